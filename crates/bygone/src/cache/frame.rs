@@ -1,0 +1,172 @@
+//! A cached block in memory: header and bytes in one allocation, the bytes on a cache line's boundary.
+//!
+//! Owns: the allocation. Promises: a frame's bytes do not change once it is shared, and it is freed only after every guard that
+//! could have seen it is gone. May call: the allocator and the epoch collector.
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crossbeam_epoch::Guard;
+
+/// The bytes begin this far into the allocation.
+const DATA_OFFSET: usize = 64;
+
+/// What stands at the head of an allocation; the block's bytes follow at [`DATA_OFFSET`].
+pub(super) struct Header {
+    tag: u64,
+    len: usize,
+    referenced: AtomicBool,
+}
+
+/// A cached block, readable while the guard lives under which it was found.
+#[derive(Clone, Copy)]
+pub(crate) struct Frame<'g> {
+    header: NonNull<Header>,
+    guard: PhantomData<&'g Guard>,
+}
+
+impl<'g> Frame<'g> {
+    /// # Safety
+    /// `header` must be live, come from [`NewFrame::into_raw`], and its end must be deferred past `guard`.
+    #[inline]
+    pub(super) unsafe fn from_raw(header: NonNull<Header>, _guard: &'g Guard) -> Frame<'g> {
+        Frame { header, guard: PhantomData }
+    }
+
+    #[inline]
+    fn header(self) -> &'g Header {
+        // SAFETY: live for `'g` by the contract of `from_raw`.
+        unsafe { self.header.as_ref() }
+    }
+
+    /// What the caller stored with the block: the birth of a page, so that another content of its slot is noticed.
+    #[inline]
+    pub fn tag(self) -> u64 {
+        self.header().tag
+    }
+
+    #[inline]
+    pub fn bytes(self) -> &'g [u8] {
+        // SAFETY: `NewFrame::new` allocated and initialised `len` bytes there, and nobody writes to them once the frame is shared.
+        unsafe {
+            let data = self.header.as_ptr().cast::<u8>().add(DATA_OFFSET);
+            std::slice::from_raw_parts(data, self.header().len)
+        }
+    }
+
+    /// Notes a use. Written only when it is not set, so that readers of a hot block do not fight for its line.
+    #[inline]
+    pub(super) fn set_reference(self) {
+        // Relaxed: a hint for eviction; it orders nothing.
+        let referenced = &self.header().referenced;
+        if !referenced.load(Ordering::Relaxed) {
+            referenced.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it was used since the last call.
+    pub(super) fn take_reference(self) -> bool {
+        // Relaxed: as in `set_reference`.
+        self.header().referenced.swap(false, Ordering::Relaxed)
+    }
+}
+
+impl fmt::Debug for Frame<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frame").field("tag", &self.tag()).field("len", &self.bytes().len()).finish()
+    }
+}
+
+/// Defers the end of a frame that nobody can find any more; answers how many bytes that will free.
+///
+/// # Safety
+/// `header` must come from [`NewFrame::into_raw`], must have been made unreachable before, and is retired only once.
+pub(super) unsafe fn retire(header: NonNull<Header>, guard: &Guard) -> usize {
+    // SAFETY: still live: only the deferred function below frees it.
+    let layout = layout(unsafe { header.as_ref() }.len);
+    let address = Address(header);
+    // SAFETY: the function owns nothing but the address, which by the contract nobody else frees.
+    unsafe {
+        guard.defer_unchecked(move || {
+            let Address(header) = { address };
+            dealloc(header.as_ptr().cast(), layout)
+        })
+    };
+    layout.size()
+}
+
+struct Address(NonNull<Header>);
+
+fn layout(len: usize) -> Layout {
+    // Blocks are at most some MiB, so neither addition nor rounding can overflow; an absurd length ends here, not in memory.
+    Layout::from_size_align(DATA_OFFSET + len, 64).expect("a block's length is bounded")
+}
+
+/// A frame that is still being filled, by its only owner.
+pub(crate) struct NewFrame {
+    frame: NonNull<Header>,
+}
+
+// SAFETY: it is the only owner of its allocation, like a `Box<[u8]>`.
+unsafe impl Send for NewFrame {}
+
+impl NewFrame {
+    /// A frame of `len` zero bytes.
+    pub fn new(len: usize, tag: u64) -> NewFrame {
+        let layout = layout(len);
+        // SAFETY: the layout's size is not zero, it has room for the header and `len` bytes behind `DATA_OFFSET`, and its alignment
+        // is at least the header's.
+        unsafe {
+            let memory = alloc(layout);
+            let Some(frame) = NonNull::new(memory.cast::<Header>()) else { handle_alloc_error(layout) };
+            frame.as_ptr().write(Header { tag, len, referenced: AtomicBool::new(false) });
+            memory.add(DATA_OFFSET).write_bytes(0, len);
+            NewFrame { frame }
+        }
+    }
+
+    /// What the frame takes of the budget.
+    pub fn allocated_bytes(&self) -> usize {
+        layout(self.len()).size()
+    }
+
+    pub(super) fn into_raw(self) -> NonNull<Header> {
+        let frame = self.frame;
+        std::mem::forget(self);
+        frame
+    }
+}
+
+impl Deref for NewFrame {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `new` allocated and initialised `len` bytes there, and `self` is the only owner.
+        unsafe {
+            let len = self.frame.as_ref().len;
+            std::slice::from_raw_parts(self.frame.as_ptr().cast::<u8>().add(DATA_OFFSET), len)
+        }
+    }
+}
+
+impl DerefMut for NewFrame {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`; the pointer is the allocation's own, not derived from a reference to the header.
+        unsafe {
+            let len = self.frame.as_ref().len;
+            std::slice::from_raw_parts_mut(self.frame.as_ptr().cast::<u8>().add(DATA_OFFSET), len)
+        }
+    }
+}
+
+impl Drop for NewFrame {
+    fn drop(&mut self) {
+        let layout = layout(self.len());
+        // SAFETY: allocated with this layout by `new`, and not given away by `into_raw`.
+        unsafe { dealloc(self.frame.as_ptr().cast(), layout) };
+    }
+}
