@@ -70,7 +70,7 @@ impl Arena {
         Arena {
             shards: [(); RESIDENT_SHARDS].map(|()| Shard::new(false)),
             further: AtomicPtr::new(ptr::null_mut()),
-            chunk_bytes_max: (budget_bytes / 64).clamp(SMALLEST_CHUNK_BYTES, LARGEST_CHUNK_BYTES),
+            chunk_bytes_max: (budget_bytes / 256).clamp(SMALLEST_CHUNK_BYTES, LARGEST_CHUNK_BYTES),
             bytes: AtomicUsize::new(size_of::<Arena>()),
         }
     }

@@ -11,7 +11,7 @@
 use std::ptr::{self, NonNull};
 
 use super::arena::Claim;
-use super::entry::{NodeRef, Node, TAGS};
+use super::entry::{Node, NodeRef, TAGS};
 use crate::layer::HashedKey;
 use crate::sync::atomic::{AtomicPtr, Ordering};
 

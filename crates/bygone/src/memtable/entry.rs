@@ -92,7 +92,8 @@ impl<'m> NodeRef<'m> {
     /// Writes a node with its first version and appends it to the claim's list. Nobody finds it by its key yet.
     #[inline]
     pub fn create(claim: &mut Claim<'m>, seq: u64, key: &HashedKey<'_>, value: Option<&[u8]>) -> NodeRef<'m> {
-        let key_bytes = u16::try_from(key.key.bytes.len()).expect("keys are checked against their limit before");
+        let key_bytes =
+            u16::try_from(key.key.bytes.len()).expect("keys are checked against their limit before");
         let value_bytes = value.unwrap_or_default();
         let node = claim.allocate(size_of::<Node>() + key.key.bytes.len() + value_bytes.len()).cast::<Node>();
         let at = node.as_ptr();

@@ -12,6 +12,8 @@ mod arena;
 mod cursor;
 mod directory;
 mod entry;
+#[cfg(all(test, not(loom)))]
+mod measure;
 #[cfg(all(test, loom))]
 mod model;
 #[cfg(all(test, not(loom)))]

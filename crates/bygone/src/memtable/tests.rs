@@ -105,8 +105,13 @@ impl Model {
         Some(self.keys.get(&(table, key.to_vec()))?.range(..=seq).next_back()?.1.clone())
     }
 
-    fn visible(&self, seq: u64, range: (Bound<(u32, Vec<u8>)>, Bound<(u32, Vec<u8>)>), table: u32, last: bool)
-    -> Option<(Vec<u8>, Option<Vec<u8>>)> {
+    fn visible(
+        &self,
+        seq: u64,
+        range: (Bound<(u32, Vec<u8>)>, Bound<(u32, Vec<u8>)>),
+        table: u32,
+        last: bool,
+    ) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
         let mut found = self.keys.range(range).filter_map(|((of, key), versions)| {
             let (_, value) = versions.range(..=seq).next_back()?;
             (*of == table).then(|| (key.clone(), value.clone()))
@@ -231,7 +236,10 @@ fn random_operations_match_the_model() {
                 let key = (tables[random.below(4) as usize], random.key());
                 batch.insert(key, (random.below(5) != 0).then_some(value));
             }
-            memtable.insert_batch(seq, batch.iter().map(|((table, key), value)| (hashed(*table, key), value.as_deref())));
+            memtable.insert_batch(
+                seq,
+                batch.iter().map(|((table, key), value)| (hashed(*table, key), value.as_deref())),
+            );
             for (key, value) in batch {
                 model.keys.entry(key).or_default().insert(seq, value);
             }
@@ -243,10 +251,21 @@ fn random_operations_match_the_model() {
     }
 }
 
-fn check_reads(memtable: &Memtable, model: &Model, random: &mut Random, newest: u64, tables: &[u32], seed: u64) {
+fn check_reads(
+    memtable: &Memtable,
+    model: &Model,
+    random: &mut Random,
+    newest: u64,
+    tables: &[u32],
+    seed: u64,
+) {
     for _ in 0..20 {
         let (table, key, seq) = (tables[random.below(4) as usize], random.key(), random.below(newest + 1));
-        assert_eq!(get(memtable, seq, table, &key), model.get(seq, table, &key), "seed {seed}, get {key:?} at {seq}");
+        assert_eq!(
+            get(memtable, seq, table, &key),
+            model.get(seq, table, &key),
+            "seed {seed}, get {key:?} at {seq}"
+        );
     }
     let (table, seq) = (tables[random.below(4) as usize], random.below(newest + 1));
     let mut cursor = memtable.cursor(table, seq);
@@ -284,7 +303,11 @@ fn check_versions(memtable: &Memtable, model: &Model, seed: u64) {
     for ((table, key), of_key) in &model.keys {
         for (seq, value) in of_key.iter().rev() {
             assert!(versions.advance().unwrap(), "seed {seed}: ends before {key:?} at {seq}");
-            assert_eq!((versions.key(), versions.seq()), (Key { table: *table, bytes: key }, *seq), "seed {seed}");
+            assert_eq!(
+                (versions.key(), versions.seq()),
+                (Key { table: *table, bytes: key }, *seq),
+                "seed {seed}"
+            );
             assert_eq!(versions.value().unwrap(), value.as_deref(), "seed {seed}");
         }
     }
@@ -308,7 +331,11 @@ fn versions_in_any_order_of_arrival_are_found() {
         }
         for seq in 2..=401 {
             let expected = seq & !1;
-            assert_eq!(get(&memtable, seq, 1, b"k"), Some(Some(expected.min(400).to_le_bytes().to_vec())), "seed {seed}");
+            assert_eq!(
+                get(&memtable, seq, 1, b"k"),
+                Some(Some(expected.min(400).to_le_bytes().to_vec())),
+                "seed {seed}"
+            );
         }
     }
 }
@@ -431,7 +458,10 @@ fn an_unchanged_order_is_used_again() {
     assert!(Arc::ptr_eq(&first, &memtable.view(Some(1))));
     put(&memtable, 2, 1, b"a", b"again");
     let same = memtable.view(Some(2));
-    assert!(Arc::ptr_eq(&first.vectors()[0], &same.vectors()[0]), "a write to a known key leaves the order as it is");
+    assert!(
+        Arc::ptr_eq(&first.vectors()[0], &same.vectors()[0]),
+        "a write to a known key leaves the order as it is"
+    );
     put(&memtable, 3, 1, b"b", b"");
     assert!(Arc::ptr_eq(&same, &memtable.view(Some(2))), "a reader as of the past needs nothing newer");
     assert_eq!(memtable.view(Some(3)).vectors()[0].len(), 2);

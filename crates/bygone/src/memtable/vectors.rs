@@ -75,7 +75,8 @@ impl Vector {
                 shared.min(shared_length(&key.table.to_be_bytes(), &first.table.to_be_bytes()))
             }
         });
-        let prefix = first.table.to_be_bytes().iter().chain(first.bytes).take(shared_bytes).copied().collect();
+        let prefix =
+            first.table.to_be_bytes().iter().chain(first.bytes).take(shared_bytes).copied().collect();
         sort_from(&mut elements, shared_bytes);
         // SAFETY: `arena` goes into the same vector, which gives nodes out only for the life of a borrow.
         let extend = |element: Element<'m>| unsafe {
