@@ -136,7 +136,8 @@ impl Arena {
     }
 
     fn further(&self) -> impl Iterator<Item = &Shard> {
-        // Acquire: pairs with the release in `add_shard`; that a later head leads to all earlier shards is by `next`.
+        // Acquire: pairs with the release in `add_shard`, and with the earlier ones too: each exchange goes on with the release
+        // sequence of those before it.
         let mut at = self.further.load(Ordering::Acquire);
         std::iter::from_fn(move || {
             // SAFETY: shards on the list are live until the arena is dropped, and are only shared from when they got there.

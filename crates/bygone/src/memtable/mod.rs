@@ -17,6 +17,8 @@ mod measure;
 #[cfg(all(test, loom))]
 mod model;
 #[cfg(all(test, not(loom)))]
+mod random_tests;
+#[cfg(all(test, not(loom)))]
 mod tests;
 mod vectors;
 

@@ -1,7 +1,6 @@
-use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use super::random_tests::Random;
 use super::*;
 use crate::layer::{Key, LayerCursor, Versions};
 
@@ -11,7 +10,7 @@ pub(super) fn hashed(table: u32, bytes: &[u8]) -> HashedKey<'_> {
     HashedKey::new(table, bytes, SEED)
 }
 
-fn put(memtable: &Memtable, seq: u64, table: u32, key: &[u8], value: &[u8]) {
+pub(super) fn put(memtable: &Memtable, seq: u64, table: u32, key: &[u8], value: &[u8]) {
     memtable.insert_batch(seq, [(hashed(table, key), Some(value))]);
 }
 
@@ -20,7 +19,7 @@ fn delete(memtable: &Memtable, seq: u64, table: u32, key: &[u8]) {
 }
 
 /// `None` if absent, `Some(None)` if deleted.
-fn get(memtable: &Memtable, seq: u64, table: u32, key: &[u8]) -> Option<Option<Vec<u8>>> {
+pub(super) fn get(memtable: &Memtable, seq: u64, table: u32, key: &[u8]) -> Option<Option<Vec<u8>>> {
     let mut found = None;
     match memtable.get(&hashed(table, key), seq, &mut |value| found = Some(value.to_vec())) {
         Lookup::Absent => None,
@@ -29,7 +28,7 @@ fn get(memtable: &Memtable, seq: u64, table: u32, key: &[u8]) -> Option<Option<V
     }
 }
 
-fn at(cursor: &mut MemtableCursor) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
+pub(super) fn at(cursor: &mut MemtableCursor) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
     let key = cursor.key()?.to_vec();
     let value = cursor.value().unwrap().map(<[u8]>::to_vec);
     assert_eq!(cursor.is_deletion(), value.is_none());
@@ -62,78 +61,6 @@ fn assert_sorted_keys(memtable: &Memtable, table: u32, seq: u64, mut expected: V
     let mut cursor = memtable.cursor(table, seq);
     assert_eq!(keys_forward(&mut cursor), expected);
     assert_eq!(keys_backward(&mut cursor), expected);
-}
-
-/// Splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    /// Keys that are alike in awkward ways: shared prefixes, trailing zeros, all lengths.
-    fn key(&mut self) -> Vec<u8> {
-        let letters: &[u8] = &[0, 0, 1, b'a', b'b', 0xff];
-        let length = [0, 1, 2, 3, 7, 8, 9, 12, 16, 17][self.below(10) as usize];
-        let mut key = vec![letters[self.below(6) as usize]; length];
-        for _ in 0..2 {
-            if !key.is_empty() {
-                let place = self.below(key.len() as u64) as usize;
-                key[place] = letters[self.below(6) as usize];
-            }
-        }
-        key
-    }
-}
-
-#[derive(Default)]
-struct Model {
-    keys: BTreeMap<(u32, Vec<u8>), BTreeMap<u64, Option<Vec<u8>>>>,
-}
-
-impl Model {
-    fn get(&self, seq: u64, table: u32, key: &[u8]) -> Option<Option<Vec<u8>>> {
-        Some(self.keys.get(&(table, key.to_vec()))?.range(..=seq).next_back()?.1.clone())
-    }
-
-    fn visible(
-        &self,
-        seq: u64,
-        range: (Bound<(u32, Vec<u8>)>, Bound<(u32, Vec<u8>)>),
-        table: u32,
-        last: bool,
-    ) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
-        let mut found = self.keys.range(range).filter_map(|((of, key), versions)| {
-            let (_, value) = versions.range(..=seq).next_back()?;
-            (*of == table).then(|| (key.clone(), value.clone()))
-        });
-        if last { found.next_back() } else { found.next() }
-    }
-
-    fn at_least(&self, seq: u64, table: u32, key: &[u8]) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
-        self.visible(seq, (Bound::Included((table, key.to_vec())), Bound::Unbounded), table, false)
-    }
-
-    fn after(&self, seq: u64, table: u32, key: &[u8]) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
-        self.visible(seq, (Bound::Excluded((table, key.to_vec())), Bound::Unbounded), table, false)
-    }
-
-    fn before(&self, seq: u64, table: u32, key: Option<&[u8]>) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
-        let end = match key {
-            Some(key) => Bound::Excluded((table, key.to_vec())),
-            None => Bound::Included((table, vec![0xff; 2000])),
-        };
-        self.visible(seq, (Bound::Unbounded, end), table, true)
-    }
 }
 
 #[test]
@@ -220,124 +147,6 @@ fn a_cursor_outlives_its_memtable() {
     drop(memtable);
     cursor.seek(b"").unwrap();
     assert_eq!(at(&mut cursor), Some((b"a".to_vec(), Some(b"1".to_vec()))));
-}
-
-#[test]
-fn random_operations_match_the_model() {
-    for seed in 0..60 {
-        let mut random = Random(seed);
-        let memtable = Memtable::new(1 << 16);
-        let mut model = Model::default();
-        let tables = [0, 1, 7, u32::MAX];
-        for seq in 1..=300u64 {
-            let mut batch = BTreeMap::new();
-            for _ in 0..=random.below(4) {
-                let value = vec![seq as u8; random.below(20) as usize];
-                let key = (tables[random.below(4) as usize], random.key());
-                batch.insert(key, (random.below(5) != 0).then_some(value));
-            }
-            memtable.insert_batch(
-                seq,
-                batch.iter().map(|((table, key), value)| (hashed(*table, key), value.as_deref())),
-            );
-            for (key, value) in batch {
-                model.keys.entry(key).or_default().insert(seq, value);
-            }
-            if random.below(8) == 0 {
-                check_reads(&memtable, &model, &mut random, seq, &tables, seed);
-            }
-        }
-        check_versions(&memtable, &model, seed);
-    }
-}
-
-fn check_reads(
-    memtable: &Memtable,
-    model: &Model,
-    random: &mut Random,
-    newest: u64,
-    tables: &[u32],
-    seed: u64,
-) {
-    for _ in 0..20 {
-        let (table, key, seq) = (tables[random.below(4) as usize], random.key(), random.below(newest + 1));
-        assert_eq!(
-            get(memtable, seq, table, &key),
-            model.get(seq, table, &key),
-            "seed {seed}, get {key:?} at {seq}"
-        );
-    }
-    let (table, seq) = (tables[random.below(4) as usize], random.below(newest + 1));
-    let mut cursor = memtable.cursor(table, seq);
-    let mut expected: Option<(Vec<u8>, Option<Vec<u8>>)> = None;
-    for step in 0..60 {
-        let key = random.key();
-        match random.below(10) {
-            0 => {
-                cursor.seek(&key).unwrap();
-                expected = model.at_least(seq, table, &key);
-            }
-            1 => {
-                cursor.seek_before(Some(&key)).unwrap();
-                expected = model.before(seq, table, Some(&key));
-            }
-            2 => {
-                cursor.seek_before(None).unwrap();
-                expected = model.before(seq, table, None);
-            }
-            3..=6 => {
-                cursor.next().unwrap();
-                expected = expected.and_then(|(key, _)| model.after(seq, table, &key));
-            }
-            _ => {
-                cursor.prev().unwrap();
-                expected = expected.and_then(|(key, _)| model.before(seq, table, Some(&key)));
-            }
-        }
-        assert_eq!(at(&mut cursor), expected, "seed {seed}, step {step} at {seq}");
-    }
-}
-
-fn check_versions(memtable: &Memtable, model: &Model, seed: u64) {
-    let mut versions = memtable.versions();
-    for ((table, key), of_key) in &model.keys {
-        for (seq, value) in of_key.iter().rev() {
-            assert!(versions.advance().unwrap(), "seed {seed}: ends before {key:?} at {seq}");
-            assert_eq!(
-                (versions.key(), versions.seq()),
-                (Key { table: *table, bytes: key }, *seq),
-                "seed {seed}"
-            );
-            assert_eq!(versions.value().unwrap(), value.as_deref(), "seed {seed}");
-        }
-    }
-    assert!(!versions.advance().unwrap());
-    assert!(!versions.advance().unwrap());
-}
-
-#[test]
-fn versions_in_any_order_of_arrival_are_found() {
-    for seed in 0..20 {
-        let mut random = Random(seed);
-        let mut seqs: Vec<u64> = (1..=200).map(|n| n * 2).collect();
-        for i in (1..seqs.len()).rev() {
-            // Some seeds mix wholly, some only a little, as groups of commits do.
-            let reach = if seed % 2 == 0 { i as u64 + 1 } else { 4.min(i as u64 + 1) };
-            seqs.swap(i, i - random.below(reach) as usize);
-        }
-        let memtable = Memtable::new(1 << 20);
-        for seq in &seqs {
-            put(&memtable, *seq, 1, b"k", &seq.to_le_bytes());
-        }
-        for seq in 2..=401 {
-            let expected = seq & !1;
-            assert_eq!(
-                get(&memtable, seq, 1, b"k"),
-                Some(Some(expected.min(400).to_le_bytes().to_vec())),
-                "seed {seed}"
-            );
-        }
-    }
 }
 
 #[test]
