@@ -176,10 +176,7 @@ impl<'m> NodeRef<'m> {
     pub fn version_at(self, seq: u64) -> Option<VersionRef<'m>> {
         let mut at = self.newest()?;
         while at.seq() > seq {
-            at = match at.jump() {
-                Some(far) if far.seq() > seq => far,
-                _ => at.older()?,
-            };
+            at = at.step_towards(seq)?;
         }
         Some(at)
     }
@@ -304,6 +301,15 @@ impl<'m> VersionRef<'m> {
         VersionRef::from_list(self.version().older.load(Ordering::Acquire))
     }
 
+    /// The next stop on the way down to the newest version that is not newer than `seq`.
+    #[inline]
+    fn step_towards(self, seq: u64) -> Option<VersionRef<'m>> {
+        match self.jump() {
+            Some(far) if far.seq() > seq => Some(far),
+            _ => self.older(),
+        }
+    }
+
     /// A far older version, where it pays to look.
     #[inline]
     fn jump(self) -> Option<VersionRef<'m>> {
@@ -342,4 +348,32 @@ impl<'m> VersionRef<'m> {
 #[inline]
 fn fingerprint(hash: u64) -> u16 {
     (hash >> 8) as u16
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::arena::Arena;
+    use super::*;
+
+    #[test]
+    fn an_old_version_of_a_hot_key_is_a_few_steps_away() {
+        const VERSIONS: u64 = 10_000;
+        let arena = Arena::new(1 << 20);
+        let mut claim = arena.claim();
+        let key = HashedKey::new(1, b"hot", 0);
+        let node = NodeRef::create(&mut claim, 0, &key, None);
+        for seq in 1..VERSIONS {
+            node.add_version(&mut claim, seq, None);
+        }
+        for seq in 0..VERSIONS {
+            let mut at = node.newest().unwrap();
+            let mut steps = 0;
+            while at.seq() > seq {
+                at = at.step_towards(seq).unwrap();
+                steps += 1;
+            }
+            assert_eq!(at.seq(), seq);
+            assert!(steps <= 2 * VERSIONS.ilog2() + WALK_RANK, "{steps} steps to {seq}");
+        }
+    }
 }
