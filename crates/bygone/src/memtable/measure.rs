@@ -124,8 +124,8 @@ fn order(memtable: &Memtable, records: u64, seq: u64) {
     let start = Instant::now();
     let mut count = 0;
     while versions.advance().unwrap() {
-        count += versions.value().unwrap().map_or(0, |_| 1);
+        count += versions.value().unwrap().map_or(0, |_| 1usize);
     }
-    assert_eq!(count, records);
+    assert_eq!(count, memtable.records());
     println!("versions: {:.1} M/s", count as f64 / start.elapsed().as_secs_f64() / 1e6);
 }
