@@ -10,6 +10,7 @@ use std::cell::{Cell, UnsafeCell};
 use std::ptr::{self, NonNull};
 
 use super::entry::{Node, NodeRef};
+use super::reserve::{self, Reserve};
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 /// Every entry begins at a multiple of this.
@@ -25,7 +26,9 @@ pub(super) struct Arena {
     further: AtomicPtr<Shard>,
     /// No chunk grows beyond this, so that what shards hold in reserve stays a small part of the budget.
     chunk_bytes_max: usize,
-    /// Bytes of all that the memtable has allocated.
+    /// Where chunks come from as long as it lasts.
+    reserve: Reserve,
+    /// Bytes of all that the memtable uses.
     bytes: AtomicUsize,
 }
 
@@ -52,7 +55,7 @@ struct Chunks {
     next_bytes: usize,
 }
 
-/// What stands at the head of every chunk.
+/// What stands at the head of every chunk that did not come from the reserve.
 #[repr(C, align(16))]
 struct ChunkHeader {
     previous: *mut ChunkHeader,
@@ -66,13 +69,20 @@ unsafe impl Send for Arena {}
 unsafe impl Sync for Arena {}
 
 impl Arena {
+    /// An arena that should stay within `budget_bytes` bytes.
     pub fn new(budget_bytes: usize) -> Arena {
         Arena {
             shards: [(); RESIDENT_SHARDS].map(|()| Shard::new(false)),
             further: AtomicPtr::new(ptr::null_mut()),
             chunk_bytes_max: (budget_bytes / 256).clamp(SMALLEST_CHUNK_BYTES, LARGEST_CHUNK_BYTES),
+            reserve: Reserve::new(budget_bytes.saturating_sub(size_of::<Arena>())),
             bytes: AtomicUsize::new(size_of::<Arena>()),
         }
+    }
+
+    /// Makes the system provide the memory that the budget allows for.
+    pub fn touch(&mut self) {
+        self.reserve.touch();
     }
 
     /// A shard for the calling thread alone. Tries the thread's usual one first, so that its lines stay in this core's cache.
@@ -266,28 +276,36 @@ impl Chunks {
     /// Memory from a new chunk: one of its own for a large entry, so that the open chunk's rest is not wasted.
     #[cold]
     fn allocate_chunk(&mut self, bytes: usize, arena: &Arena) -> NonNull<u8> {
-        let alone = bytes > self.next_bytes / 4;
-        let chunk_bytes = if alone { size_of::<ChunkHeader>() + bytes } else { self.next_bytes };
-        let layout = Self::layout(chunk_bytes);
+        if bytes > self.next_bytes / 4 {
+            return self.add_chunk(bytes, arena);
+        }
+        let chunk_bytes = self.next_bytes;
+        self.free = self.add_chunk(chunk_bytes, arena).as_ptr();
+        self.free_bytes = chunk_bytes;
+        self.next_bytes = (chunk_bytes * 2).min(arena.chunk_bytes_max);
+        // SAFETY: the entry is at most a quarter of the chunk.
+        unsafe { self.take(bytes) }
+    }
+
+    /// `bytes` bytes from the reserve, or from the allocator when the reserve has no more.
+    fn add_chunk(&mut self, bytes: usize, arena: &Arena) -> NonNull<u8> {
+        let bytes = bytes.next_multiple_of(reserve::ALIGNMENT_BYTES);
+        if let Some(memory) = arena.reserve.take(bytes) {
+            arena.add_bytes(bytes);
+            return memory;
+        }
+        let layout = Self::layout(size_of::<ChunkHeader>() + bytes);
         // SAFETY: the layout's size is not zero.
         let memory = unsafe { alloc(layout) };
         let Some(chunk) = NonNull::new(memory.cast::<ChunkHeader>()) else { handle_alloc_error(layout) };
-        super::entry::assert_taggable(memory.addr() + chunk_bytes);
-        arena.add_bytes(chunk_bytes);
+        super::entry::assert_taggable(memory.addr() + layout.size());
+        arena.add_bytes(layout.size());
         // SAFETY: fresh memory with room for a header, aligned for it; what follows the header is inside it.
-        let data = unsafe {
-            chunk.write(ChunkHeader { previous: self.newest, bytes: chunk_bytes });
-            chunk.add(1).cast::<u8>()
-        };
-        self.newest = chunk.as_ptr();
-        if alone {
-            return data;
+        unsafe {
+            chunk.write(ChunkHeader { previous: self.newest, bytes: layout.size() });
+            self.newest = chunk.as_ptr();
+            chunk.add(1).cast()
         }
-        self.next_bytes = (self.next_bytes * 2).min(arena.chunk_bytes_max);
-        self.free = data.as_ptr();
-        self.free_bytes = chunk_bytes - size_of::<ChunkHeader>();
-        // SAFETY: an entry that is not alone is at most a quarter of the chunk.
-        unsafe { self.take(bytes) }
     }
 
     fn layout(bytes: usize) -> Layout {

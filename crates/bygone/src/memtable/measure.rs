@@ -35,8 +35,12 @@ fn timed(what: &str, threads: u64, total: u64, work: impl Fn(u64) + Sync) {
 #[test]
 #[ignore = "a measurement"]
 fn measure_memtable_point_operations() {
-    for threads in [1, 2] {
-        let memtable = Memtable::new(256 << 20);
+    for (threads, touched) in [(1, false), (1, true), (2, false), (2, true)] {
+        let mut memtable = Memtable::new(256 << 20);
+        if touched {
+            memtable.touch();
+        }
+        println!("touched: {touched}");
         timed("insert", threads, KEYS, |n| {
             let key = key(n);
             memtable.insert_batch(n + 1, [(hashed(1, &key), Some(&n.to_le_bytes()[..]))]);
@@ -58,8 +62,12 @@ fn measure_memtable_point_operations() {
 #[ignore = "a measurement"]
 fn measure_memtable_batches() {
     let value = [7; 100];
-    for threads in [1, 2] {
-        let memtable = Memtable::new(512 << 20);
+    for (threads, touched) in [(1, false), (1, true), (2, false), (2, true)] {
+        let mut memtable = Memtable::new(512 << 20);
+        if touched {
+            memtable.touch();
+        }
+        print!("touched: {touched}, ");
         timed("batches of 10 records of 100 bytes", threads, KEYS / 10, |n| {
             let keys: [_; 10] = std::array::from_fn(|i| key(n * 10 + i as u64));
             memtable.insert_batch(n + 1, keys.iter().map(|key| (hashed(1, key), Some(&value[..]))));

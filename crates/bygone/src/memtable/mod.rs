@@ -18,6 +18,7 @@ mod measure;
 mod model;
 #[cfg(all(test, not(loom)))]
 mod random_tests;
+mod reserve;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod vectors;
@@ -53,7 +54,7 @@ impl Memtable {
     /// allocation and the first touch of the directory: done ahead, off the write path.
     pub fn new(budget_bytes: usize) -> Memtable {
         let directory = Directory::new(budget_bytes);
-        let arena = Arena::new(budget_bytes);
+        let arena = Arena::new(budget_bytes.saturating_sub(directory.bytes()));
         arena.add_bytes(size_of::<Memtable>() + directory.bytes());
         Memtable {
             budget_bytes,
@@ -61,6 +62,14 @@ impl Memtable {
             arena: Arc::new(arena),
             order: Mutex::new(Order { view: Arc::new(View::empty()), covered_seq: None }),
             sorting: Mutex::new(()),
+        }
+    }
+
+    /// Touches the memory that entries will take, so that no writer pays for its first touch; by far the largest part of
+    /// what insertion costs otherwise. For a standby memtable, which is sure to be filled.
+    pub fn touch(&mut self) {
+        if let Some(arena) = Arc::get_mut(&mut self.arena) {
+            arena.touch();
         }
     }
 
@@ -109,7 +118,8 @@ impl Memtable {
         MemtableVersions::new(self.view(None))
     }
 
-    /// All bytes allocated: directory, entries, and every vector that is still in use.
+    /// All bytes in use: directory, chunks of entries, and every vector that somebody still holds. What is reserved within the
+    /// budget for chunks to come does not count.
     #[inline]
     pub fn memory_bytes(&self) -> usize {
         self.arena.bytes()
