@@ -2,8 +2,9 @@
 //!
 //! Owns: every chunk of entry memory, the count of all bytes of the memtable, and each shard's append list of new nodes.
 //! Promises: claiming a shard, allocating and appending touch no memory that other writers touch, unless more writers
-//! are at work than there are resident shards; nobody ever waits; memory stays in place until the arena is dropped.
-//! May call: the allocator.
+//! are at work than there are resident shards; nobody waits, but for the allocator when the reserve is used up; memory stays
+//! in place until the arena is dropped.
+//! May call: `reserve`, the allocator.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cell::{Cell, UnsafeCell};
@@ -333,10 +334,6 @@ pub(super) struct Unsorted<'a> {
 }
 
 impl<'a> Unsorted<'a> {
-    pub fn is_empty(&self) -> bool {
-        self.heads.is_empty()
-    }
-
     pub fn nodes(&self) -> impl Iterator<Item = NodeRef<'a>> {
         self.heads.iter().flat_map(|(shard, last)| {
             let sorted_to = shard.sorted_to.load(Ordering::Relaxed).cast_const();
@@ -368,4 +365,38 @@ fn usual_shard() -> usize {
         }
         usual.get()
     })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_count_of_bytes_is_exact() {
+        let arena = Arena::new(1 << 20);
+        {
+            let mut claims: Vec<_> = (0..RESIDENT_SHARDS + 3).map(|_| arena.claim()).collect();
+            for n in 0..2000 {
+                let claims_len = claims.len();
+                claims[n % claims_len].allocate(1 + n * 7919 % 5000);
+            }
+        }
+        let further = arena.further().count();
+        assert_eq!(further, 3);
+        let counted = arena.bytes();
+        let mut chunk_bytes = 0;
+        for shard in arena.all_shards() {
+            // SAFETY: no claim is left.
+            let mut at = unsafe { (*shard.chunks.get()).newest };
+            // SAFETY: live chunks of this arena.
+            while let Some(chunk) = unsafe { at.as_ref() } {
+                chunk_bytes += chunk.bytes;
+                at = chunk.previous;
+            }
+        }
+        assert!(chunk_bytes > 0, "the reserve is used up");
+        let given = arena.reserve.given_bytes();
+        assert!(given > (1 << 20) - (64 << 10), "and was used before: {given}");
+        assert_eq!(counted, size_of::<Arena>() + further * size_of::<Shard>() + given + chunk_bytes);
+    }
 }

@@ -11,7 +11,7 @@
 use std::ptr::{self, NonNull};
 
 use super::arena::Claim;
-use super::entry::{Node, NodeRef, TAGS};
+use super::entry::{FIRST_TAG_BIT, Node, NodeRef, TAG_BITS};
 use crate::layer::HashedKey;
 use crate::sync::atomic::{AtomicPtr, Ordering};
 
@@ -19,6 +19,7 @@ use crate::sync::atomic::{AtomicPtr, Ordering};
 const BUDGET_SHARE: usize = 12;
 const PAGE_BYTES: usize = 4096;
 
+/// Its owner inserts nodes of one arena only, and keeps that arena as long as the directory.
 pub(super) struct Directory {
     buckets: Box<[AtomicPtr<Node>]>,
 }
@@ -83,12 +84,12 @@ impl Directory {
     }
 }
 
-const TAG_MASK: usize = ((1usize << TAGS.1) - 1) << TAGS.0;
+const TAG_MASK: usize = ((1usize << TAG_BITS) - 1) << FIRST_TAG_BIT;
 
 /// The key's one tag bit, from the low end of the hash.
 #[inline]
 fn tag(hash: u64) -> usize {
-    1 << (TAGS.0 + (hash as u8 as u32) % TAGS.1)
+    1 << (FIRST_TAG_BIT + u32::from(hash as u8) % TAG_BITS)
 }
 
 #[inline]

@@ -24,15 +24,24 @@ const _: () = assert!(VALUE_BYTES_MAX < DELETION as usize);
 /// Up to here walking is cheaper than the cache miss of looking where a jump leads.
 const WALK_RANK: u32 = 8;
 
-/// Pointers to nodes carry tags in bits that are otherwise zero: see `directory`.
+/// Pointers to nodes carry tags in bits that are otherwise zero (see `directory`): the high ones, or where an address
+/// needs them all, those below a node's alignment.
 #[cfg(target_pointer_width = "64")]
-pub(super) const TAGS: (u32, u32) = (48, 16);
+mod tag_bits {
+    pub const FIRST: u32 = 48;
+    pub const COUNT: u32 = 16;
+}
 #[cfg(not(target_pointer_width = "64"))]
-pub(super) const TAGS: (u32, u32) = (0, super::arena::ALIGNMENT_BYTES.ilog2());
+mod tag_bits {
+    pub const FIRST: u32 = 0;
+    pub const COUNT: u32 = align_of::<super::Node>().ilog2();
+}
+pub(super) const FIRST_TAG_BIT: u32 = tag_bits::FIRST;
+pub(super) const TAG_BITS: u32 = tag_bits::COUNT;
 
 /// Operating systems give programs addresses below 2^47 unless asked for others; this makes sure.
-pub(super) fn assert_taggable(address: usize) {
-    assert!(TAGS.0 == 0 || address >> TAGS.0 == 0, "memory above the 48-bit address space");
+pub(super) fn assert_taggable(end_address: usize) {
+    assert!(FIRST_TAG_BIT == 0 || end_address >> FIRST_TAG_BIT == 0, "memory above the 48-bit address space");
 }
 
 #[repr(C)]
@@ -97,7 +106,7 @@ impl<'m> NodeRef<'m> {
         let value_bytes = value.unwrap_or_default();
         let node = claim.allocate(size_of::<Node>() + key.key.bytes.len() + value_bytes.len()).cast::<Node>();
         let at = node.as_ptr();
-        // SAFETY: fresh memory of that size, aligned for a node, that nobody else knows. Field by field through raw pointers, so that
+        // SAFETY: fresh memory of that size, aligned for a node, that nobody else knows. Raw pointers all the way, so that
         // every pointer kept keeps the right to the bytes behind the node.
         unsafe {
             let first = &raw mut (*at).first;

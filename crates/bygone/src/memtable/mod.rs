@@ -165,7 +165,7 @@ impl Memtable {
             std::mem::replace(&mut order.view, view.clone())
         };
         self.arena.mark_sorted(&unsorted);
-        // Outside the lock: this may free vectors.
+        // Not under the order's lock: this may free vectors.
         drop(replaced);
         view
     }

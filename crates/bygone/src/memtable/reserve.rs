@@ -59,6 +59,11 @@ impl Reserve {
         }
     }
 
+    #[cfg(test)]
+    pub fn given_bytes(&self) -> usize {
+        self.given_bytes.load(Ordering::Relaxed)
+    }
+
     /// Makes the system provide all pages that are not handed out yet.
     pub fn touch(&mut self) {
         let Some((memory, layout)) = self.memory else { return };
