@@ -5,11 +5,11 @@
 
 #[allow(unused_imports)]
 #[cfg(not(loom))]
-pub(crate) use std::sync::{Arc, Mutex, atomic};
+pub(crate) use std::sync::{Arc, Mutex, MutexGuard, atomic};
 
 #[allow(unused_imports)]
 #[cfg(loom)]
-pub(crate) use loom::sync::{Arc, Mutex, atomic};
+pub(crate) use loom::sync::{Arc, Mutex, MutexGuard, atomic};
 
 #[cfg(loom)]
 pub(crate) use loom::cell::UnsafeCell;
