@@ -202,10 +202,11 @@ fn get(run: &Run, table: u32, key: &[u8], seq: u64) -> Result<Option<Option<Vec<
     })
 }
 
-type Item = Option<(Vec<u8>, Option<Vec<u8>>)>;
+/// A key and its value; `None` is a deletion.
+type Item = (Vec<u8>, Option<Vec<u8>>);
 
 /// Where a cursor stands, with the value.
-fn item(cursor: &mut dyn LayerCursor) -> Result<Item> {
+fn item(cursor: &mut dyn LayerCursor) -> Result<Option<Item>> {
     let Some(key) = cursor.key().map(<[u8]>::to_vec) else {
         assert!(!cursor.is_deletion());
         return Ok(None);
@@ -216,7 +217,7 @@ fn item(cursor: &mut dyn LayerCursor) -> Result<Item> {
     Ok(Some((key, value)))
 }
 
-fn scan(run: &Arc<Run>, table: u32, seq: u64) -> Result<Vec<(Vec<u8>, Option<Vec<u8>>)>> {
+fn scan(run: &Arc<Run>, table: u32, seq: u64) -> Result<Vec<Item>> {
     let mut cursor = run.cursor(table, seq);
     let mut out = Vec::new();
     cursor.seek(b"")?;
@@ -227,7 +228,7 @@ fn scan(run: &Arc<Run>, table: u32, seq: u64) -> Result<Vec<(Vec<u8>, Option<Vec
     Ok(out)
 }
 
-fn scan_back(run: &Arc<Run>, table: u32, seq: u64) -> Result<Vec<(Vec<u8>, Option<Vec<u8>>)>> {
+fn scan_back(run: &Arc<Run>, table: u32, seq: u64) -> Result<Vec<Item>> {
     let mut cursor = run.cursor(table, seq);
     let mut out = Vec::new();
     cursor.seek_before(None)?;
@@ -238,7 +239,7 @@ fn scan_back(run: &Arc<Run>, table: u32, seq: u64) -> Result<Vec<(Vec<u8>, Optio
     Ok(out)
 }
 
-fn owned(view: &BTreeMap<&[u8], Option<&[u8]>>) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
+fn owned(view: &BTreeMap<&[u8], Option<&[u8]>>) -> Vec<Item> {
     view.iter().map(|(key, value)| (key.to_vec(), value.map(<[u8]>::to_vec))).collect()
 }
 
