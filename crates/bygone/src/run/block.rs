@@ -27,6 +27,9 @@ const KIND_DELETION: u16 = 0;
 const KIND_INLINE: u16 = 1;
 const KIND_OUTSIDE: u16 = 2;
 
+/// So many heads are compared all at once when searching, instead of halving further.
+const HEADS_COUNTED_MAX: usize = 160;
+
 /// A place among the versions of one key, which are sorted by sequence number descending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum VersionPlace {
@@ -207,7 +210,7 @@ impl<'a> Block<'a> {
             return Some(if key < self.prefix { 0 } else { self.count() });
         };
         let head = head_u32(suffix);
-        let mut low = self.heads.partition_point(|other| u32::from_le_bytes(*other) < head);
+        let mut low = self.count_heads_below(head);
         let mut high = low;
         // Equal heads are few, unless a key has many versions or many keys differ late: so look near before halving.
         let mut step = 1;
@@ -224,6 +227,23 @@ impl<'a> Block<'a> {
             }
         }
         Some(low)
+    }
+
+    /// How many heads are lower than this one.
+    #[inline]
+    fn count_heads_below(&self, head: u32) -> usize {
+        let (mut start, mut heads) = (0, self.heads);
+        while heads.len() > HEADS_COUNTED_MAX {
+            let (left, right) = heads.split_at(heads.len() / 2);
+            match right.first() {
+                Some(middle) if u32::from_le_bytes(*middle) < head => {
+                    (start, heads) = (start + left.len(), right)
+                }
+                _ => heads = left,
+            }
+        }
+        // Counting instead of halving: there is nothing to mispredict, and the lines are fetched side by side, not each after the last.
+        start + heads.iter().map(|other| u32::from(u32::from_le_bytes(*other) < head)).sum::<u32>() as usize
     }
 
     #[inline]

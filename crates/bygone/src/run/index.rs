@@ -211,11 +211,13 @@ impl Index {
         separator.key(&self.keys) == key && self.table_blocks(table).contains(&number)
     }
 
-    /// Whether a block's first version may stand behind its separator.
-    pub fn separates(&self, number: usize, key: &[u8], seq: u64) -> bool {
-        self.separators.get(number).is_some_and(|separator| {
-            separator.key(&self.keys).cmp(key).then(seq.cmp(&separator.seq)) != Ordering::Greater
-        })
+    /// Whether a block's separator stands behind the last version before the block, if that is of the same table, and not behind the
+    /// block's first.
+    pub fn separates(&self, number: usize, before: Option<(&[u8], u64)>, first: (&[u8], u64)) -> bool {
+        let Some(separator) = self.separators.get(number) else { return false };
+        let compare =
+            |(key, seq): (&[u8], u64)| key.cmp(separator.key(&self.keys)).then(separator.seq.cmp(&seq));
+        compare(first).is_ge() && before.is_none_or(|before| compare(before).is_lt())
     }
 
     pub fn memory_bytes(&self) -> usize {
@@ -311,6 +313,19 @@ mod tests {
         assert!(index.continues(4, 2, b"user/c"));
         assert!(!index.continues(4, 2, b"user/d"));
         assert!(!index.continues(8, 2, b""), "the next table's first block continues nothing");
+    }
+
+    #[test]
+    fn a_separator_stands_between_two_versions() {
+        let index = index(&[(1, b"", u64::MAX), (1, b"b", u64::MAX), (1, b"bc", 5)]).unwrap();
+        assert!(index.separates(0, None, (b"", 9)));
+        assert!(index.separates(1, Some((b"az", 0)), (b"b", 9)));
+        assert!(!index.separates(1, Some((b"az", 0)), (b"az", 0)));
+        assert!(!index.separates(1, Some((b"b", 9)), (b"b", 8)));
+        assert!(index.separates(2, Some((b"bc", 6)), (b"bc", 5)));
+        assert!(!index.separates(2, Some((b"bc", 5)), (b"bc", 4)));
+        assert!(!index.separates(2, Some((b"bc", 7)), (b"bc", 6)));
+        assert!(!index.separates(3, None, (b"", 9)));
     }
 
     #[test]

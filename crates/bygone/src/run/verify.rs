@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::format::HEADER_BYTES;
+use super::format::{FOOTER_BYTES, HEADER_BYTES};
 use super::reader::Run;
 use crate::error::Result;
 use crate::layer::{HashedKey, Versions};
@@ -23,6 +23,14 @@ pub(crate) struct RunSummary {
     pub outside_values: u64,
 }
 
+/// The version before the current one.
+#[derive(Default)]
+struct Last {
+    table: u32,
+    key: Vec<u8>,
+    seq: u64,
+}
+
 impl Run {
     /// Reads and checks everything.
     pub fn verify(self: &Arc<Self>) -> Result<RunSummary> {
@@ -30,7 +38,7 @@ impl Run {
         let blocks = self.footer.blocks;
         let mut summary = RunSummary { records: 0, keys: 0, deletions: 0, blocks, outside_values: 0 };
         let mut versions = self.versions();
-        let mut last_key: Option<(u32, Vec<u8>)> = None;
+        let mut last: Option<Last> = None;
         // Values lie before the block whose records point to them, in the order of the records. So the file can be followed from
         // its beginning, and a byte that belongs to nothing is noticed.
         let mut followed = HEADER_BYTES as u64;
@@ -41,7 +49,10 @@ impl Run {
                     followed = self.follow(followed, number)?;
                     number = versions.block_number();
                 }
-                if !self.index.separates(number, versions.key().bytes, versions.seq()) {
+                let key = versions.key();
+                let before = last.as_ref().filter(|last| last.table == key.table);
+                let before = before.map(|last| (&*last.key, last.seq));
+                if !self.index.separates(number, before, (key.bytes, versions.seq())) {
                     return Err(self.damaged_block(number));
                 }
             }
@@ -58,17 +69,17 @@ impl Run {
             if !(self.meta().min_seq..=self.meta().max_seq).contains(&seq) {
                 return Err(self.damaged_block(number));
             }
-            if last_key.as_ref().is_none_or(|(table, bytes)| *table != key.table || bytes != key.bytes) {
+            if last.as_ref().is_none_or(|last| last.table != key.table || last.key != key.bytes) {
                 summary.keys += 1;
                 if !self.filter.may_contain(HashedKey::new(key.table, key.bytes, self.hash_seed).hash) {
                     let offset = self.footer.index_offset + self.footer.index_bytes;
                     return Err(self.corruption(offset, "the filter does not know a key of the run"));
                 }
-                let (table, bytes) = last_key.get_or_insert_default();
-                *table = key.table;
-                bytes.clear();
-                bytes.extend_from_slice(key.bytes);
             }
+            let last = last.get_or_insert_default();
+            (last.table, last.seq) = (key.table, seq);
+            last.key.clear();
+            last.key.extend_from_slice(key.bytes);
         }
         if summary.records > 0 {
             followed = self.follow(followed, number)?;
@@ -77,7 +88,7 @@ impl Run {
             return Err(self.corruption(followed, "these bytes belong to nothing"));
         }
         if (summary.records, summary.keys) != (self.footer.records, self.footer.keys) {
-            let offset = self.meta().bytes;
+            let offset = self.meta().bytes - FOOTER_BYTES as u64;
             return Err(self.corruption(offset, "the footer counts other records than there are"));
         }
         Ok(summary)

@@ -21,7 +21,7 @@ const WRITE_BYTES: usize = 512 << 10;
 
 /// Writes one run, record by record. Memory: one write, one block, the index, and eight bytes for each distinct key.
 ///
-/// Dropped before [`RunWriter::finish`], it leaves an unfinished file, which no [`RunMeta`] names; the caller removes it.
+/// After an error it can only be dropped. Dropped before [`RunWriter::finish`], it leaves an unfinished file, which no [`RunMeta`] names; the caller removes it.
 pub(crate) struct RunWriter {
     file: File,
     id: u64,

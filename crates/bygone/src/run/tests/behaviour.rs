@@ -2,6 +2,7 @@
 
 use super::super::{MergedVersions, RunSummary};
 use super::*;
+use crate::error::Error;
 use crate::limits::KEY_BYTES_MAX;
 
 fn value(len: usize) -> Option<Vec<u8>> {
@@ -368,6 +369,35 @@ fn the_same_version_twice_is_a_bug() {
 #[should_panic(expected = "in their order")]
 fn tables_that_descend_are_a_bug() {
     add_two((2, b"a", 5), (1, b"b", 5));
+}
+
+#[test]
+fn a_finished_run_is_durable_and_an_unfinished_one_need_not_be() {
+    let (disk, path) = (MemoryDisk::default(), Path::new("1.run"));
+    let meta = numbered(10_000).write(&disk, path, 1);
+    assert_eq!(*disk.syncs.lock().unwrap(), [meta.bytes as usize]);
+    assert_eq!(meta.bytes, disk.contents(path).len() as u64);
+}
+
+#[test]
+fn a_refusal_of_the_system_is_no_damage() {
+    let (disk, path) = (MemoryDisk::default(), Path::new("1.run"));
+    let meta = numbered(100).write(&disk, path, 1);
+    let run = open(&disk, path, &meta).unwrap();
+    disk.refuses.store(true, Ordering::Relaxed);
+    let errors = [
+        open(&disk, path, &meta).unwrap_err(),
+        get(&run, 1, b"key 000007", 100).unwrap_err(),
+        scan(&run, 1, 100).unwrap_err(),
+        drain(&mut run.versions()).unwrap_err(),
+        run.verify().unwrap_err(),
+        RunWriter::create(&disk, Path::new("2.run"), 2, SEED).unwrap().finish(None).unwrap_err(),
+    ];
+    for error in errors {
+        assert!(matches!(error, Error::Io { .. }), "{error}");
+    }
+    disk.refuses.store(false, Ordering::Relaxed);
+    assert_eq!(get(&run, 1, b"key 000007", 100).unwrap(), Some(value(100)));
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod random;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::{Run, RunMeta, RunWriter};
@@ -23,14 +24,25 @@ type Contents = Arc<Mutex<Vec<u8>>>;
 #[derive(Clone, Debug, Default)]
 struct MemoryDisk {
     files: Arc<Mutex<BTreeMap<PathBuf, Contents>>>,
+    /// How long a file was at each sync.
+    syncs: Arc<Mutex<Vec<usize>>>,
+    /// Whether reads and writes are refused.
+    refuses: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
-struct MemoryFile(Contents);
+struct MemoryFile {
+    contents: Contents,
+    disk: MemoryDisk,
+}
 
 impl MemoryDisk {
     fn contents(&self, path: &Path) -> Vec<u8> {
         self.files.lock().unwrap()[path].lock().unwrap().clone()
+    }
+
+    fn refuse(&self) -> io::Result<()> {
+        if self.refuses.load(Ordering::Relaxed) { Err(io::Error::other("refused")) } else { Ok(()) }
     }
 
     fn set_contents(&self, path: &Path, bytes: Vec<u8>) {
@@ -47,7 +59,7 @@ impl Disk for MemoryDisk {
             (None, OpenMode::Create) => files.entry(path.to_owned()).or_default().clone(),
             (None, _) => return Err(io::ErrorKind::NotFound.into()),
         };
-        Ok(Arc::new(MemoryFile(file)))
+        Ok(Arc::new(MemoryFile { contents: file, disk: self.clone() }))
     }
 
     fn create_dir_all(&self, _: &Path) -> io::Result<()> {
@@ -81,7 +93,8 @@ impl Disk for MemoryDisk {
 
 impl DiskFile for MemoryFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        let bytes = self.0.lock().unwrap();
+        self.disk.refuse()?;
+        let bytes = self.contents.lock().unwrap();
         let offset = usize::try_from(offset).map_err(|_| io::ErrorKind::UnexpectedEof)?;
         let end = offset.checked_add(buffer.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
         buffer.copy_from_slice(bytes.get(offset..end).ok_or(io::ErrorKind::UnexpectedEof)?);
@@ -89,7 +102,8 @@ impl DiskFile for MemoryFile {
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        let mut file = self.0.lock().unwrap();
+        self.disk.refuse()?;
+        let mut file = self.contents.lock().unwrap();
         let offset = offset as usize;
         let len = file.len().max(offset + bytes.len());
         file.resize(len, 0);
@@ -98,15 +112,16 @@ impl DiskFile for MemoryFile {
     }
 
     fn sync(&self) -> io::Result<()> {
+        self.disk.syncs.lock().unwrap().push(self.contents.lock().unwrap().len());
         Ok(())
     }
 
     fn len(&self) -> io::Result<u64> {
-        Ok(self.0.lock().unwrap().len() as u64)
+        Ok(self.contents.lock().unwrap().len() as u64)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.lock().unwrap().resize(len as usize, 0);
+        self.contents.lock().unwrap().resize(len as usize, 0);
         Ok(())
     }
 }
