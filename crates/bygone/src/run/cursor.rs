@@ -155,8 +155,15 @@ impl RunCursor {
     }
 
     /// Ends a move on the record the cursor is at.
+    #[inline]
     fn land(&mut self) -> Result<()> {
         self.copy_key()?;
+        self.land_on_own_key()
+    }
+
+    /// Ends a move on the record the cursor is at, whose key is in `self.key` already.
+    #[inline]
+    fn land_on_own_key(&mut self) -> Result<()> {
         self.deletion = self.record()?.1.stored == Stored::Deletion;
         self.on_record = true;
         Ok(())
@@ -193,7 +200,7 @@ impl RunCursor {
             self.copy_key()?;
             if self.record()?.1.seq <= self.seq {
                 self.go_to_newest_seen()?;
-                return self.land();
+                return self.land_on_own_key();
             }
             if !self.leave_key_backward()? {
                 return Ok(());

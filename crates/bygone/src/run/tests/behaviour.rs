@@ -176,6 +176,32 @@ fn versions_of_one_key_may_fill_many_blocks() {
 }
 
 #[test]
+fn however_many_versions_there_are_few_blocks_are_read() {
+    let (disk, path) = (MemoryDisk::default(), Path::new("1.run"));
+    let mut model = many_versions();
+    for seq in 0..50_000 {
+        model.insert(1, "many", 20_000 + seq, None);
+    }
+    let meta = model.write(&disk, path, 1);
+    let run = Run::open(&disk, path, &meta, SEED, &Cache::new(0)).unwrap();
+    assert!(run.footer.blocks > 40);
+    let reads = |what: &str, limit: usize, act: &mut dyn FnMut()| {
+        let before = disk.reads.load(Ordering::Relaxed);
+        act();
+        let reads = disk.reads.load(Ordering::Relaxed) - before;
+        assert!(reads <= limit, "{what}: {reads} blocks were read");
+    };
+    for seq in (0..80_000).step_by(101).chain([u64::MAX]) {
+        reads("get", 2, &mut || drop(get(&run, 1, b"many", seq).unwrap()));
+        let mut cursor = run.cursor(1, seq);
+        reads("seek", 4, &mut || cursor.seek(b"many").unwrap());
+        reads("next", 4, &mut || cursor.next().unwrap());
+        reads("seek_before", 4, &mut || cursor.seek_before(Some(b"that")).unwrap());
+        reads("prev", 4, &mut || cursor.prev().unwrap());
+    }
+}
+
+#[test]
 fn cursors_pass_many_versions_both_ways() {
     let model = many_versions();
     let run = model.run();

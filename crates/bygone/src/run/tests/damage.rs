@@ -88,7 +88,7 @@ fn a_whole_file_is_read_without_error() {
 fn every_flipped_byte_is_noticed() {
     let model = model();
     let (bytes, meta) = written(&model, 1);
-    // The value outside is many bytes of one kind: a part of them stands for all.
+    // The value outside is many bytes under one checksum: some of them stand for all.
     let outside = 4_000..32_000;
     for at in (0..bytes.len()).filter(|at| !outside.contains(at) || at % 500 == 0) {
         let mut damaged = bytes.clone();
@@ -272,6 +272,25 @@ mod forged {
             noticed += usize::from(verified.is_err());
         }
         assert!(noticed > 5_000, "{noticed}");
+    }
+
+    #[test]
+    fn values_that_changed_places_are_found_by_verify() {
+        let mut model = Model::default();
+        model.insert(1, "a", 1, Some(vec![1; 40_000]));
+        model.insert(1, "b", 1, Some(vec![2; 40_000]));
+        let (mut bytes, mut meta) = written(&model, 1);
+        // The block ends where the index begins; its records are 2 + 4 + 1 + 16 bytes long and end with the place of the value.
+        let footer: [u8; FOOTER_BYTES] = *bytes.last_chunk().unwrap();
+        let end = Footer::decode(&footer, Path::new(PATH), &meta).unwrap().index_offset as usize;
+        let (a, b) = bytes[end - 39..end].split_at_mut(23);
+        a[..16].swap_with_slice(b);
+        forge(&mut bytes, &mut meta);
+        let disk = MemoryDisk::default();
+        disk.set_contents(Path::new(PATH), bytes);
+        let run = open(&disk, Path::new(PATH), &meta).unwrap();
+        assert!(get(&run, 1, b"a", 1).unwrap() == Some(Some(vec![2; 40_000])), "they did change places");
+        assert_corruption(&[run.verify().unwrap_err()], meta.bytes, "values that changed places");
     }
 
     #[test]

@@ -7,7 +7,7 @@ mod random;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::{Run, RunMeta, RunWriter};
@@ -26,6 +26,8 @@ struct MemoryDisk {
     files: Arc<Mutex<BTreeMap<PathBuf, Contents>>>,
     /// How long a file was at each sync.
     syncs: Arc<Mutex<Vec<usize>>>,
+    /// How often a file was read.
+    reads: Arc<AtomicUsize>,
     /// Whether reads and writes are refused.
     refuses: Arc<AtomicBool>,
 }
@@ -94,6 +96,7 @@ impl Disk for MemoryDisk {
 impl DiskFile for MemoryFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         self.disk.refuse()?;
+        self.disk.reads.fetch_add(1, Ordering::Relaxed);
         let bytes = self.contents.lock().unwrap();
         let offset = usize::try_from(offset).map_err(|_| io::ErrorKind::UnexpectedEof)?;
         let end = offset.checked_add(buffer.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
