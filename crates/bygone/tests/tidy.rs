@@ -143,9 +143,10 @@ fn calls_are_found_in_every_form() {
 
 #[test]
 fn tests_at_the_end_of_a_file_are_recognised() {
-    let text =
-        "code\n#[cfg(test)]\nmod tests;\nmore\n#[cfg(all(test, not(loom)))]\nmod tests {\n x.unwrap()\n}\n";
-    assert_eq!(without_tests(text), "code\n#[cfg(test)]\nmod tests;\nmore\n");
+    let code = "code\n#[cfg(test)]\nmod tests;\nmore\n#[cfg(unix)]\nmod real {\n}\n";
+    for tests in ["#[cfg(test)]\nmod tests {\n", "#[cfg(all(loom, test))]\npub(crate) mod models {\n"] {
+        assert_eq!(without_tests(&format!("{code}{tests} x.unwrap();\n}}\n")), code);
+    }
 }
 
 fn assert_none(breaches: &[String]) {
@@ -224,9 +225,8 @@ fn without_tests(text: &str) -> &str {
     let mut end = 0;
     let mut lines = text.split_inclusive('\n').peekable();
     while let Some(line) = lines.next() {
-        let module =
-            lines.peek().is_some_and(|next| next.starts_with("mod ") && next.trim_end().ends_with('{'));
-        if is_test_attribute(line) && module {
+        let module = lines.peek().and_then(|next| module_line(next));
+        if is_test_attribute(line) && module.is_some_and(|rest| rest.trim_end().ends_with('{')) {
             break;
         }
         end += line.len();
