@@ -12,6 +12,12 @@ pub fn count(number: u64) -> String {
     HumanCount(number).to_string()
 }
 
+/// `1 row`, `1,234,567 rows`
+pub fn counted(number: u64, unit: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {unit}{plural}", count(number))
+}
+
 /// `1.18 MiB`
 pub fn bytes(number: u64) -> String {
     HumanBytes(number).to_string()
@@ -46,6 +52,7 @@ mod tests {
     #[test]
     fn numbers_have_separators_and_units() {
         assert_eq!(count(1_234_567), "1,234,567");
+        assert_eq!((counted(1, "row"), counted(2000, "row")), ("1 row".to_owned(), "2,000 rows".to_owned()));
         assert_eq!(bytes(1_234_567), "1.18 MiB");
     }
 

@@ -42,8 +42,7 @@ pub fn check_everything(db: &Db, surveys: &[Survey]) -> Result<()> {
         }
         let past = db.as_of(info.id)?;
         let table = past.table(TABLE)?;
-        // The file has the countries in alphabetical order, which is the order of the keys but for a few accents
-        // and signs: so each is looked up, and the scan only counts.
+        // The scan counts, so that nothing more can be there; the look-ups compare.
         let mut records = 0;
         past.for_each(&table, .., |_, _| {
             records += 1;

@@ -5,9 +5,9 @@
 //! `failure`.
 
 use std::collections::HashSet;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bygone::{Snapshot, Table};
 use clap::Args;
@@ -55,13 +55,37 @@ pub fn export(args: &Export, out: &mut Output) -> Result<()> {
         source.write(args, format, &mut Sink { writer: out, failure: &Failure::output })?;
         return Ok(());
     };
-    let failure = |error| Failure::file(path, "write", error);
-    let mut writer = BufWriter::with_capacity(1 << 20, File::create(path).map_err(failure)?);
-    let records = source.write(args, format, &mut Sink { writer: &mut writer, failure: &failure })?;
-    writer.flush().map_err(failure)?;
+    let records = write_file(path, |sink| source.write(args, format, sink))?;
     match out.is_json() {
         true => out.json(&json!({ "records": records })),
         false => out.line(format_args!("{} records written to {}", numbers::count(records), path.display())),
+    }
+}
+
+/// Writes a file beside `path` and renames it, so that a failure leaves neither half a file nor the loss of an older
+/// one. What is no regular file (a pipe, a device) is written to as it is.
+fn write_file(path: &Path, write: impl FnOnce(&mut Sink<'_>) -> Result<u64>) -> Result<u64> {
+    let failure = |error| Failure::file(path, "write", error);
+    let special = path.metadata().is_ok_and(|metadata| !metadata.is_file());
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(".unfinished");
+    let target = if special { path } else { Path::new(&unfinished) };
+
+    let mut writer = BufWriter::with_capacity(1 << 20, File::create(target).map_err(failure)?);
+    let written = write(&mut Sink { writer: &mut writer, failure: &failure }).and_then(|records| {
+        writer.flush().map_err(failure)?;
+        Ok(records)
+    });
+    if special {
+        return written;
+    }
+    match written {
+        Ok(records) => fs::rename(target, path).map_err(failure).map(|()| records),
+        Err(error) => {
+            // The failure that is told is the first one.
+            let _ = fs::remove_file(target);
+            Err(error)
+        }
     }
 }
 

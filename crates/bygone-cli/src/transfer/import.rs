@@ -102,8 +102,10 @@ impl<'a> Loader<'a> {
 
     fn load(&mut self, entries: impl Iterator<Item = Result<Entry>>) -> Result<()> {
         let last = self.commit_full_batches(entries)?;
-        last.commit()?;
-        self.commits += 1;
+        if self.rows > 0 {
+            last.commit()?;
+            self.commits += 1;
+        }
         Ok(())
     }
 
@@ -161,11 +163,11 @@ impl<'a> Loader<'a> {
                 "seconds": start.elapsed().as_secs_f64(),
             }));
         }
-        let (rows, commits) = (numbers::count(self.rows), numbers::count(self.commits));
-        out.line(format_args!("{rows} rows in {commits} commits, {}", numbers::duration(start.elapsed())))?;
+        let (rows, commits) = (numbers::counted(self.rows, "row"), numbers::counted(self.commits, "commit"));
+        out.line(format_args!("{rows} in {commits}, {}", numbers::duration(start.elapsed())))?;
         if let [(first, first_name), .., (last, last_name)] = self.snapshots.as_slice() {
-            let count = numbers::count(self.snapshots.len() as u64);
-            out.line(format_args!("{count} snapshots, {first} {first_name:?} to {last} {last_name:?}"))?;
+            let count = numbers::counted(self.snapshots.len() as u64, "snapshot");
+            out.line(format_args!("{count}, {first} {first_name:?} to {last} {last_name:?}"))?;
         } else if let [(id, name)] = self.snapshots.as_slice() {
             out.line(format_args!("snapshot {id} {name:?}"))?;
         }

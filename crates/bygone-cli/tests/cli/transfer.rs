@@ -24,7 +24,7 @@ fn with_surveys() -> Place {
 fn rows_are_stored_as_objects_under_their_key() {
     let place = with_surveys();
     let shown = place.ok("import db t surveys.csv --key country,year");
-    assert!(shown.starts_with("4 rows in 1 commits, "), "{shown}");
+    assert!(shown.starts_with("4 rows in 1 commit, "), "{shown}");
     assert_eq!(
         place.ok("get db t Sweden/1952"),
         "{\"country\":\"Sweden\",\"year\":1952,\"pop\":7124673,\"note\":\"tall, blond\"}\n"
@@ -98,6 +98,7 @@ fn records_make_the_round_trip_whatever_their_bytes() {
 
     place.ok(r"put db t -e \xff\x00 \xfe");
     place.fails("export db t binary.csv", 2, "--base64");
+    assert!(!place.path("binary.csv").exists(), "nothing half written is left");
     for (options, file) in [("--base64", "binary.csv"), ("", "binary.jsonl")] {
         place.ok(&format!("export db t {file} {options}"));
         place.ok(&format!("import from-{file} t {file}"));
