@@ -56,6 +56,7 @@ pub fn load_and_kill(dir: &Path, snapshots: usize) -> Result<Duration> {
         .arg(dir)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .map_err(|error| cannot("start", error))?;
 
@@ -71,6 +72,10 @@ pub fn load_and_kill(dir: &Path, snapshots: usize) -> Result<Duration> {
     bar.finish_and_clear();
     // A child that is gone already needs no killing; what it said, or did not say, decides.
     let _ = child.kill();
-    child.wait().map_err(|error| cannot("wait for", error))?;
-    loaded.ok_or_else(|| Failure::System("the loader ended before it had loaded everything".to_owned()))
+    let ended = child.wait_with_output().map_err(|error| cannot("wait for", error))?;
+    loaded.ok_or_else(|| {
+        let said = String::from_utf8_lossy(&ended.stderr);
+        let said = said.trim().strip_prefix("bygone: ").unwrap_or("it says nothing");
+        Failure::System(format!("the loader ended before it had loaded everything: {said}"))
+    })
 }

@@ -38,7 +38,7 @@ fn the_commands_that_it_ends_with_work() {
     }
     assert!(place.ok("get kept countries Sweden --as-of 1957").contains("72.49"));
     assert_eq!(place.ok("scan kept countries --as-of 1977").lines().count(), 142);
-    place.fails("demo --dir kept", 2, "kept is not empty");
+    place.fails("demo --dir kept", 2, "and kept is neither");
 }
 
 #[test]
@@ -55,4 +55,14 @@ fn the_demo_is_one_json_object_for_programs() {
     for figure in ["base_bytes", "history_bytes", "get_now_seconds", "get_past_seconds", "commit_seconds"] {
         assert!(answer["cost"][figure].as_f64().is_some_and(|value| value > 0.0), "{figure}: {answer}");
     }
+}
+
+#[test]
+fn a_place_that_cannot_be_written_to_is_told_in_one_line() {
+    let place = Place::new();
+    std::fs::write(place.path("file"), "in the way").expect("a file");
+    place.fails("demo --dir file", 2, "and file is neither");
+    let ended = place.run("demo --dir /proc/no-such-place");
+    assert_eq!((ended.code, ended.stderr.lines().count()), (4, 1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("the loader ended before"), "{}", ended.stderr);
 }
