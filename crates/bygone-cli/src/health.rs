@@ -1,0 +1,108 @@
+//! `bygone stats`, `verify`.
+//!
+//! Owns: what the database says about itself. Promises: `verify` ends with 3 if and only if something is damaged.
+//! May call: `open`, `output`, `numbers`, `progress`, `failure`.
+
+use std::path::PathBuf;
+
+use bygone::{Error, Stats};
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use crate::failure::{Failure, Result};
+use crate::output::Output;
+use crate::{numbers, open, progress};
+
+#[derive(Args)]
+pub struct Health {
+    /// Directory of the database
+    db: PathBuf,
+}
+
+/// One number of the statistics.
+struct Figure {
+    /// Its name in JSON.
+    name: &'static str,
+    /// What people read.
+    label: &'static str,
+    value: u64,
+}
+
+impl Figure {
+    /// Numbers of bytes are shown with a unit; their names end in it.
+    fn shown(&self) -> String {
+        match self.name.ends_with("_bytes") {
+            true => numbers::bytes(self.value),
+            false => numbers::count(self.value),
+        }
+    }
+}
+
+fn figures(stats: &Stats) -> [Figure; 16] {
+    let figure = |name, label, value| Figure { name, label, value };
+    [
+        figure("seq", "commits so far", stats.seq),
+        figure("tables", "tables", stats.tables),
+        figure("snapshots", "declared snapshots", stats.snapshots),
+        figure("memtable_bytes", "memtables, in memory", stats.memtable_bytes),
+        figure("frozen_memtables", "  waiting to be flushed", stats.frozen_memtables),
+        figure("wal_bytes", "write-ahead log", stats.wal_bytes),
+        figure("runs", "runs waiting for a merge", stats.runs),
+        figure("run_bytes", "  their size", stats.run_bytes),
+        figure("base_bytes", "base", stats.base_bytes),
+        figure("base_free_bytes", "  free in it", stats.base_free_bytes),
+        figure("retained_bases", "bases kept for the past", stats.retained_bases),
+        figure("history_runs", "history runs", stats.history_runs),
+        figure("history_bytes", "  their size", stats.history_bytes),
+        figure("cache_bytes", "cache, in memory", stats.cache_bytes),
+        figure("application_bytes", "written by the application", stats.application_bytes),
+        figure("written_bytes", "written to files", stats.written_bytes),
+    ]
+}
+
+pub fn stats(args: &Health, out: &mut Output) -> Result<()> {
+    let figures = figures(&open::existing(&args.db)?.stats()?);
+    if out.is_json() {
+        let object: Map<_, _> =
+            figures.iter().map(|figure| (figure.name.to_owned(), Value::from(figure.value))).collect();
+        return out.json(&Value::Object(object));
+    }
+    let width = figures.iter().map(|figure| figure.label.len()).max().unwrap_or(0);
+    figures
+        .iter()
+        .try_for_each(|figure| out.line(format_args!("{:width$}  {:>12}", figure.label, figure.shown())))
+}
+
+pub fn verify(args: &Health, out: &mut Output) -> Result<()> {
+    let spinner = progress::spinner("reading everything");
+    let report = open::existing(&args.db).and_then(|db| Ok(db.verify()?));
+    spinner.finish_and_clear();
+    match report {
+        Ok(report) if out.is_json() => out.json(&json!({
+            "ok": true,
+            "pages": report.pages,
+            "runs": report.runs,
+            "records": report.records,
+        })),
+        Ok(report) => out.line(format_args!(
+            "no damage: {} pages, {} runs, {} records read and checked",
+            numbers::count(report.pages),
+            numbers::count(report.runs),
+            numbers::count(report.records),
+        )),
+        Err(Failure::Damaged(error)) if out.is_json() => {
+            out.json(&damage(&error))?;
+            Err(Failure::Damaged(error))
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+fn damage(error: &Error) -> Value {
+    match error {
+        Error::Corruption { path, offset, reason } => {
+            json!({ "ok": false, "path": path.to_string_lossy(), "offset": offset, "reason": reason })
+        }
+        other => json!({ "ok": false, "reason": other.to_string() }),
+    }
+}

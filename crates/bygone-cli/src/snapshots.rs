@@ -1,0 +1,85 @@
+//! `bygone snapshot`, `snapshots`.
+//!
+//! Owns: declaring and listing. May call: `open`, `output`, `numbers`, `text`, `failure`.
+
+use std::path::PathBuf;
+
+use bygone::SnapshotInfo;
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use crate::failure::Result;
+use crate::output::Output;
+use crate::{numbers, open, text};
+
+#[derive(Args)]
+pub struct Declare {
+    /// Directory of the database
+    db: PathBuf,
+    /// A name that no other snapshot has
+    name: Option<String>,
+    /// Kept with the snapshot and shown by `snapshots`
+    #[arg(long, value_name = "TEXT")]
+    metadata: Option<String>,
+}
+
+#[derive(Args)]
+pub struct List {
+    /// Directory of the database
+    db: PathBuf,
+}
+
+pub fn declare(args: &Declare, out: &mut Output) -> Result<()> {
+    let db = open::existing(&args.db)?;
+    let id = match &args.metadata {
+        None => db.snapshot_now(args.name.as_deref())?,
+        Some(metadata) => {
+            // Metadata belongs to a commit's declaration; a commit of nothing declares the state that is there.
+            let mut tx = db.begin()?;
+            tx.set_snapshot_metadata(metadata.as_bytes());
+            tx.commit_with_snapshot(args.name.as_deref())?
+        }
+    };
+    match out.is_json() {
+        true => out.json(&json!({ "id": u64::from(id), "name": args.name })),
+        false => out.line(id),
+    }
+}
+
+pub fn list(args: &List, out: &mut Output) -> Result<()> {
+    let snapshots = open::existing(&args.db)?.snapshots()?;
+    if out.is_json() {
+        return snapshots.iter().try_for_each(|info| out.json(&to_json(info)));
+    }
+    let cells: Vec<[String; 4]> = snapshots.iter().map(to_cells).collect();
+    if cells.is_empty() {
+        return Ok(());
+    }
+    let header = ["ID", "NAME", "TIME (UTC)", "METADATA"].map(str::to_owned);
+    let width = |column: usize| {
+        let lines = std::iter::once(&header).chain(&cells);
+        lines.map(|line| console::measure_text_width(&line[column])).max().unwrap_or(0)
+    };
+    let (id_width, name_width, time_width) = (width(0), width(1), width(2));
+    for [id, name, time, metadata] in std::iter::once(&header).chain(&cells) {
+        let name = console::pad_str(name, name_width, console::Alignment::Left, None);
+        let line = format!("{id:>id_width$}  {name}  {time:<time_width$}  {metadata}");
+        out.line(line.trim_end())?;
+    }
+    Ok(())
+}
+
+fn to_cells(info: &SnapshotInfo) -> [String; 4] {
+    let name = info.name.as_deref().map(|name| text::escape(name.as_bytes()));
+    [info.id.to_string(), name.unwrap_or_default(), numbers::time(info.time), text::escape(&info.metadata)]
+}
+
+fn to_json(info: &SnapshotInfo) -> Value {
+    let mut object = Map::new();
+    object.insert("id".to_owned(), Value::from(u64::from(info.id)));
+    object.insert("name".to_owned(), Value::from(info.name.as_deref()));
+    object.insert("seq".to_owned(), json!(info.seq));
+    object.insert("time".to_owned(), Value::from(numbers::time(info.time)));
+    text::insert_bytes(&mut object, "metadata", &info.metadata);
+    Value::Object(object)
+}
