@@ -20,6 +20,7 @@ mod overflow;
 mod page;
 mod path;
 mod pointer;
+mod reach;
 mod read_ahead;
 mod rebuild;
 mod scan;

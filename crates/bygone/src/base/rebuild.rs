@@ -10,17 +10,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::limits::{PAGE_BYTES, TABLES_MAX};
+use crate::limits::TABLES_MAX;
 
-use super::inner::Inner;
-use super::leaf::{Leaf, Stored};
 use super::live::DeadPage;
 use super::merge::Merge;
-use super::page::{self, HEADER_BYTES, Head, Kind};
-use super::pointer::{BaseRoot, PagePointer, TableRoot};
+use super::page::{HEADER_BYTES, Head};
+use super::pointer::{BaseRoot, TableRoot};
+use super::reach;
 use super::store::PageStore;
 use super::superblock::{self, Superblock};
-use super::version::{BaseVersion, unexpected_level};
+use super::version::BaseVersion;
 use super::writer::PageWriter;
 
 /// A stream of updates for one table, in ascending order of keys, each key once.
@@ -131,7 +130,11 @@ impl Rebuild {
     pub fn drop_table(&mut self, table: u32) -> Result<()> {
         self.attempt(|rebuild| {
             if let Some(root) = rebuild.table(table) {
-                rebuild.supersede_tree(&root.root, root.level, root.overflow_pages > 0)?;
+                let store = rebuild.writer.store.clone();
+                reach::walk(&store, &root, &mut |pointer| {
+                    rebuild.writer.supersede(pointer);
+                    true
+                })?;
                 rebuild.changed.insert(table, None);
             }
             Ok(())
@@ -148,32 +151,6 @@ impl Rebuild {
             return Err(error.clone());
         }
         work(self).inspect_err(|error| self.failed = Some(error.clone()))
-    }
-
-    fn supersede_tree(&mut self, pointer: &PagePointer, level: u8, large_values: bool) -> Result<()> {
-        self.writer.supersede(pointer);
-        if level == 0 && !large_values {
-            return Ok(());
-        }
-        let store = self.writer.store.clone();
-        let mut page = [0; PAGE_BYTES];
-        store.read_uncached(pointer, &mut page)?;
-        let kind = if level == 0 { Kind::Leaf } else { Kind::Inner };
-        if !page::is(&page, kind, level) {
-            return Err(unexpected_level(&store, pointer));
-        }
-        if level > 0 {
-            let inner = Inner::new(&page);
-            return (0..inner.children())
-                .try_for_each(|i| self.supersede_tree(&inner.child(i), level - 1, large_values));
-        }
-        let leaf = Leaf::new(&page);
-        for i in 0..leaf.len() {
-            if let Stored::Large(large) = leaf.record(i).1 {
-                large.pages(&store, &mut |pointer, _| self.writer.supersede(&pointer))?;
-            }
-        }
-        Ok(())
     }
 
     /// Publishes the new base, which holds everything up to `seq`; it is durable when this returns. Superseded pages born up to

@@ -104,6 +104,8 @@ impl PageStore {
             return Err(Error::corruption(path, len, format!("{} pages are missing", superblock.slots)));
         }
         let mut store = Self::new(file, cache, read_only, superblock.clone());
+        // What a cut left behind the last used slot goes when the next base is published.
+        store.count_slots(len / PAGE_BYTES as u64);
         if !read_only {
             // Only who writes needs to know what is free.
             let space = SpaceMap::load(&store, &superblock)?;
