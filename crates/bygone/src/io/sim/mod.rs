@@ -363,6 +363,8 @@ impl Disk for SimDisk {
             Fate::Dies => return Err(died()),
             Fate::Fails(kind) => return Err(kind.into()),
         }
+        // A path without a directory in front is in the current one.
+        let dir = if dir == Path::new(".") { Path::new("") } else { dir };
         let State { pending_names, durable_names, directories, .. } = &mut *state;
         pending_names.retain(|change| {
             let synced = change.is_in(dir);
