@@ -28,7 +28,8 @@ use crate::error::{Error, Result};
 use crate::io::{Disk, File};
 
 pub(crate) use self::format::GROUP_COMMITS_MAX;
-pub(crate) use self::recover::{Expectation, Recovered, recover};
+#[allow(unused_imports)] // SKELETON ONLY: as in lib.rs.
+pub(crate) use self::recover::{Apply, Expectation, Recovered, recover};
 
 /// The usual length of a segment, in bytes.
 pub(crate) const SEGMENT_BYTES: u64 = 16 << 20;

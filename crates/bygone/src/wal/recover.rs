@@ -36,6 +36,9 @@ use crate::io::{Disk, File, OpenMode};
 /// How much is read at once.
 const WINDOW_BYTES: u64 = 1 << 20;
 
+/// Takes a commit: its sequence number, the segment it is in, its payload.
+pub(crate) type Apply<'a> = dyn FnMut(u64, u64, &[u8]) -> Result<()> + 'a;
+
 /// What the superblock says of the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Expectation {
@@ -100,7 +103,7 @@ pub(crate) fn recover(
     dir: &Path,
     expectation: Expectation,
     read_only: bool,
-    apply: &mut dyn FnMut(u64, u64, &[u8]) -> Result<()>,
+    apply: &mut Apply<'_>,
 ) -> Result<Recovered> {
     let Listing { needed, older, unfinished } = list(disk, dir, expectation.floor_segment)?;
     if needed.first() != Some(&expectation.floor_segment) {
@@ -341,11 +344,7 @@ impl Replay {
         self.next_seq.unwrap_or(0) <= first_seq && first_seq <= self.wanted()
     }
 
-    fn run(
-        &mut self,
-        sources: &mut [Source],
-        apply: &mut dyn FnMut(u64, u64, &[u8]) -> Result<()>,
-    ) -> Result<()> {
+    fn run(&mut self, sources: &mut [Source], apply: &mut Apply<'_>) -> Result<()> {
         loop {
             while self.read_record(sources, apply)? {}
             let mut next = None;
@@ -357,6 +356,8 @@ impl Replay {
             }
             match next {
                 Some((index, first_seq)) if self.continues_with(first_seq) => {
+                    // One window at a time is enough, and one may be as large as the largest commit.
+                    sources[self.end.index].window = Vec::new();
                     self.next_seq = Some(first_seq);
                     self.end = Position { index, offset: RECORDS_OFFSET };
                     self.marked = false;
@@ -367,15 +368,10 @@ impl Replay {
     }
 
     /// Takes the record at `end`, if there is a whole one.
-    fn read_record(
-        &mut self,
-        sources: &mut [Source],
-        apply: &mut dyn FnMut(u64, u64, &[u8]) -> Result<()>,
-    ) -> Result<bool> {
+    fn read_record(&mut self, sources: &mut [Source], apply: &mut Apply<'_>) -> Result<bool> {
         let Position { index, offset } = self.end;
         let source = &mut sources[index];
         let id = source.segment.id;
-        let path = source.file.path().to_owned();
         let Some((header, body)) = source.record_at(offset)? else { return Ok(false) };
         let fits = match self.next_seq {
             // A mark may stand for commits that the database has and the log does not.
@@ -385,10 +381,11 @@ impl Replay {
         if !fits {
             let reason =
                 format!("commit {} stands here, but {} was expected", header.first_seq, self.wanted());
-            return Err(Error::corruption(&path, offset, reason));
+            return Err(Error::corruption(sources[index].file.path(), offset, reason));
         }
         let Some(payloads) = payloads(body, header.commits) else {
-            return Err(Error::corruption(&path, offset, "the commits of this record do not fill it"));
+            let reason = "the commits of this record do not fill it";
+            return Err(Error::corruption(sources[index].file.path(), offset, reason));
         };
         for (seq, payload) in (header.first_seq..).zip(payloads) {
             if seq >= self.expectation.next_seq {
@@ -422,6 +419,7 @@ impl Replay {
                 clean = false;
                 evidence |= header.durable_end > wanted;
             })?;
+            source.window = Vec::new();
             if index == self.end.index {
                 rest_is_clean = clean;
             } else if !clean || source.header.is_none() {
