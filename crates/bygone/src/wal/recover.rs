@@ -14,11 +14,12 @@
 //! that is damaged, looks like one that was torn. After `Wal::close` there is a mark behind it.
 //!
 //! **Repair**, unless read-only, in this order, each step durable before the next; a crash anywhere leaves a log on which it does the same again:
-//! 1. Records that nothing proves durable are written again in place, the same bytes, and synced. After a sync that failed, or a process
+//! 1. The directory is synced: whoever gave a segment its name may have been killed before that was durable.
+//! 2. Records that nothing proves durable are written again in place, the same bytes, and synced. After a sync that failed, or a process
 //!    that was killed, the system may show bytes that are not on the disk and that a mere sync would not bring there; but the commits in
 //!    them are visible from now on, and later ones will be durable.
-//! 2. Later segments with torn records are removed, the newest first, so that names never have a gap.
-//! 3. A mark is written at `p`: the end, everything before it durable. It covers the beginning of whatever was torn there.
+//! 3. Later segments with torn records are removed, the newest first, so that names never have a gap.
+//! 4. A mark is written at `p`: the end, everything before it durable. It covers the beginning of whatever was torn there.
 //!
 //! Then the log goes on right behind the mark if no record header is found in what is left of the segment, else in a new one: nothing
 //! that was given up can come back when the space before it is filled. An empty segment behind (a standby) is used up the same way.
@@ -466,6 +467,7 @@ impl Replay {
         mut sources: Vec<Source>,
         recovered: &mut Recovered,
     ) -> Result<()> {
+        disk.sync_dir(dir).map_err(|e| Error::io(dir, "sync", e))?;
         for (index, source) in
             sources.iter_mut().enumerate().take(self.end.index + 1).skip(self.unproved.index)
         {
