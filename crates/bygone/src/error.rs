@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::ids::SnapshotId;
+
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Everything that can go wrong. `Clone`, because one failed sync fails every commit of its group.
@@ -15,16 +17,18 @@ pub enum Error {
     /// No declared snapshot answers to this.
     SnapshotNotFound { snapshot: String },
     /// The snapshot may not be deleted.
-    SnapshotHeld { snapshot: u64 },
+    SnapshotHeld { snapshot: SnapshotId },
     /// Another declared snapshot has this name.
-    NameTaken { name: String, snapshot: u64 },
+    NameTaken { name: String, snapshot: SnapshotId },
     /// The table does not exist, or was dropped.
     TableNotFound { table: String },
     /// A file does not hold what was written to it.
     Corruption { path: PathBuf, offset: u64, reason: String },
     /// Another process has the database open; its process id, where the lock file names it.
     Locked { path: PathBuf, owner: Option<u32> },
-    /// The database was opened for reading, or the directory does not exist and may not be created.
+    /// There is no database here, and none was to be made.
+    NotFound { path: PathBuf },
+    /// The database was opened for reading only.
     ReadOnly { path: PathBuf },
     /// Something exceeds a limit. Sizes in bytes, or a count where `what` says so.
     TooLarge { what: &'static str, size: u64, limit: u64 },
@@ -73,6 +77,7 @@ impl fmt::Display for Error {
                 write!(f, "{} is open in process {pid}", path.display())
             }
             Error::Locked { path, owner: None } => write!(f, "{} is open in another process", path.display()),
+            Error::NotFound { path } => write!(f, "there is no database at {}", path.display()),
             Error::ReadOnly { path } => write!(f, "{} is open for reading only", path.display()),
             Error::TooLarge { what, size, limit } => {
                 write!(f, "{what} is too large: {size}, the limit is {limit}")

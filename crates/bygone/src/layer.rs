@@ -56,7 +56,11 @@ pub(crate) trait LayerCursor: Send {
     /// The application's key (without the table), `None` off the end.
     fn key(&self) -> Option<&[u8]>;
     /// The value at the cursor, loaded if it has to be; `None` is a deletion. Must not be called off the end.
-    fn value(&mut self) -> Result<Option<&[u8]>>;
+    fn value(&mut self) -> Result<Option<&[u8]>> {
+        Ok(self.entry()?.1)
+    }
+    /// Key and value at the cursor. Must not be called off the end.
+    fn entry(&mut self) -> Result<(&[u8], Option<&[u8]>)>;
     /// Whether the record at the cursor is a deletion, without loading anything.
     fn is_deletion(&self) -> bool;
 }
@@ -68,6 +72,10 @@ pub(crate) trait Versions: Send {
     fn advance(&mut self) -> Result<bool>;
     fn key(&self) -> Key<'_>;
     fn seq(&self) -> u64;
-    /// The value, loaded if it has to be; `None` is a deletion.
-    fn value(&mut self) -> Result<Option<&[u8]>>;
+    /// Key and value, loaded if it has to be; `None` is a deletion.
+    fn entry(&mut self) -> Result<(Key<'_>, Option<&[u8]>)>;
+    /// The value alone.
+    fn value(&mut self) -> Result<Option<&[u8]>> {
+        Ok(self.entry()?.1)
+    }
 }

@@ -1,17 +1,56 @@
 //! Bygone: an embedded, transactional, ordered key-value store that keeps its past.
+//!
+//! An application commits, declares snapshots, and from then on reads the whole database as of any of them, beside live traffic and with the code it
+//! already has: [`Db::as_of`] gives the same [`Snapshot`] that [`Db::snapshot`] gives of the present.
+//!
+//! ```
+//! use bygone::{Db, Result};
+//!
+//! # fn main() -> Result<()> {
+//! # let directory = tempfile::tempdir().unwrap();
+//! # let path = directory.path().join("bank");
+//! let db = Db::open(&path)?;
+//! let accounts = db.table("accounts")?;
+//! db.put(&accounts, "alice", "100")?;
+//! db.snapshot_now("before-fees")?;
+//!
+//! let mut tx = db.begin()?;
+//! tx.put(&accounts, "alice", "90")?;
+//! tx.commit()?;
+//!
+//! assert_eq!(db.get(&accounts, "alice")?.as_deref(), Some(&b"90"[..]));
+//! assert_eq!(db.as_of("before-fees")?.get(&accounts, "alice")?.as_deref(), Some(&b"100"[..]));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What is inside, and why, is told in `ARCHITECTURE.md`.
 #![deny(unsafe_op_in_unsafe_fn)]
-#![allow(dead_code)] // SKELETON ONLY: goes when the modules are wired together.
+#![warn(missing_docs)]
 
 mod base;
 mod cache;
 mod codec;
+mod db;
 mod error;
+mod health;
+mod history;
+mod ids;
 pub mod io;
 mod layer;
-mod limits;
+pub mod limits;
 mod memtable;
 mod run;
+mod snapshot;
 mod sync;
+mod txn;
+mod value;
 mod wal;
 
+pub use db::{Db, Options, Stats, VerifyReport};
 pub use error::{Error, Result};
+pub use history::{SnapshotInfo, SnapshotRef};
+pub use ids::{Seq, SnapshotId};
+pub use snapshot::{Range, Snapshot, Table};
+pub use txn::{Durability, Transaction, TransactionRange};
+pub use value::Value;

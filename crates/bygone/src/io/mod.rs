@@ -1,7 +1,13 @@
 //! All file access of the engine goes through here.
 //!
-//! Owns: the [`Disk`] trait, and [`File`], which adds the path to every error. Promises: no other module names
-//! `std::fs`. May call: the operating system.
+//! Owns: the [`Disk`] trait, its two implementations ([`RealDisk`], and [`SimDisk`] for tests), and [`File`], which adds the path
+//! to every error. Promises: no other module names `std::fs`. May call: the operating system.
+
+mod real;
+mod sim;
+
+pub use real::RealDisk;
+pub use sim::{Operation, SimDisk};
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
@@ -105,5 +111,121 @@ impl File {
 
     pub fn set_len(&self, len: u64) -> Result<()> {
         self.file.set_len(len).map_err(|e| Error::io(&self.path, "set the length of", e))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::io::ErrorKind;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    /// A directory of its own for a test on the real disk, removed at the end.
+    pub(crate) struct TempDir {
+        path: PathBuf,
+    }
+
+    impl TempDir {
+        pub fn new(name: &str) -> TempDir {
+            static NEXT: AtomicU64 = AtomicU64::new(0);
+            // Relaxed: only has to give each caller another number.
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path = std::env::temp_dir().join(format!("bygone-{name}-{}-{number}", std::process::id()));
+            std::fs::create_dir_all(&path).unwrap();
+            TempDir { path }
+        }
+
+        pub fn path(&self) -> &Path {
+            &self.path
+        }
+    }
+
+    impl Drop for TempDir {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+
+    /// What every disk must do alike, so that tests on the simulated disk say something about the real one.
+    pub(super) fn exercise_disk(disk: &dyn Disk, dir: &Path) {
+        let sub = dir.join("a/b");
+        let path = sub.join("file");
+        assert_eq!(disk.open(&path, OpenMode::Create).unwrap_err().kind(), ErrorKind::NotFound);
+        disk.create_dir_all(&sub).unwrap();
+        disk.create_dir_all(&sub).unwrap();
+        assert_eq!(disk.open(&path, OpenMode::Write).unwrap_err().kind(), ErrorKind::NotFound);
+        assert!(!disk.exists(&path).unwrap());
+
+        let file = disk.open(&path, OpenMode::Create).unwrap();
+        assert_eq!(disk.open(&path, OpenMode::Create).unwrap_err().kind(), ErrorKind::AlreadyExists);
+        assert!(disk.exists(&path).unwrap());
+        file.write_at(b"hello", 100_000).unwrap();
+        assert_eq!(file.len().unwrap(), 100_005);
+        let mut bytes = [1; 7];
+        file.read_at(&mut bytes, 99_998).unwrap();
+        assert_eq!(&bytes, b"\0\0hello");
+        assert_eq!(file.read_at(&mut bytes, 99_999).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+        file.set_len(100_002).unwrap();
+        file.set_len(100_005).unwrap();
+        file.read_at(&mut bytes, 99_998).unwrap();
+        assert_eq!(&bytes, b"\0\0he\0\0\0", "a cut file grows back as zeros");
+        file.sync().unwrap();
+
+        let reader = disk.open(&path, OpenMode::Read).unwrap();
+        assert!(reader.write_at(b"x", 0).is_err());
+        file.write_at(b"x", 0).unwrap();
+        let mut byte = [0];
+        reader.read_at(&mut byte, 0).unwrap();
+        assert_eq!(&byte, b"x", "all handles see the same file");
+
+        let other = sub.join("other");
+        disk.open(&other, OpenMode::Create).unwrap().write_at(b"o", 0).unwrap();
+        disk.rename(&path, &other).unwrap();
+        assert_eq!(disk.list(&sub).unwrap(), ["other"]);
+        file.write_at(b"y", 0).unwrap();
+        disk.open(&other, OpenMode::Read).unwrap().read_at(&mut byte, 0).unwrap();
+        assert_eq!(&byte, b"y", "a handle follows its file to the new name");
+        disk.sync_dir(&sub).unwrap();
+        disk.remove(&other).unwrap();
+        assert_eq!(disk.remove(&other).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(disk.rename(&other, &path).unwrap_err().kind(), ErrorKind::NotFound);
+        assert!(disk.list(&sub).unwrap().is_empty());
+        assert_eq!(disk.list(&dir.join("none")).unwrap_err().kind(), ErrorKind::NotFound);
+        reader.read_at(&mut byte, 0).unwrap();
+        assert_eq!(&byte, b"y", "an open file outlives its name");
+
+        let lock = sub.join("lock");
+        let held = |exclusive| match disk.lock(&lock, exclusive).unwrap() {
+            LockOutcome::Held(guard) => Some(guard),
+            LockOutcome::Taken(_) => None,
+        };
+        let owner = held(true).expect("free");
+        assert!(held(true).is_none());
+        assert!(held(false).is_none());
+        drop(owner);
+        let (first, second) = (held(false).expect("free"), held(false).expect("shared"));
+        assert!(held(true).is_none());
+        drop(first);
+        assert!(held(true).is_none(), "one reader is left");
+        drop(second);
+        assert!(held(true).is_some());
+    }
+
+    #[test]
+    fn a_file_that_ends_too_early_is_damage_at_a_known_place() {
+        let disk = SimDisk::new();
+        let file = File::open(&disk, Path::new("f"), OpenMode::Create).unwrap();
+        file.write_at(&[1; 10], 0).unwrap();
+        match file.read_at(&mut [0; 4], 8).unwrap_err() {
+            Error::Corruption { path, offset: 8, .. } => assert_eq!(path, Path::new("f")),
+            other => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn what_the_system_refuses_names_the_file_and_the_attempt() {
+        let missing = File::open(&SimDisk::new(), Path::new("f"), OpenMode::Read).unwrap_err();
+        assert!(missing.to_string().starts_with("cannot open f: "), "{missing}");
     }
 }

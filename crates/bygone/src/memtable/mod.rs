@@ -1,1 +1,181 @@
-//! .
+//! The sorted hash memtable: records of recent commits, in memory.
+//!
+//! Owns: the directory, the arena and the sorted vectors, and the count of their bytes. Promises: inserting and looking up
+//! take O(1) expected steps, are lock-free, and write to no memory that threads share but the key's bucket; nothing is sorted on the
+//! write path; a cursor sees exactly the commits up to its sequence number while writers go on. May call: `layer`, `limits`, `sync`.
+//!
+//! The order is made for readers, when they need it. Each new key's node is on an append list; who opens a cursor, and finds nodes there
+//! that no vector holds, sorts them into a new one. A vector holds nodes, not versions: a node leads to all its versions, so
+//! writes to keys that are already there leave the order as it is.
+
+mod arena;
+mod cursor;
+mod directory;
+mod entry;
+#[cfg(all(test, not(loom)))]
+mod measure;
+#[cfg(all(test, loom))]
+mod model;
+#[cfg(all(test, not(loom)))]
+mod random_tests;
+mod reserve;
+#[cfg(all(test, not(loom)))]
+mod tests;
+mod vectors;
+
+use std::sync::PoisonError;
+
+use arena::Arena;
+pub(crate) use cursor::{MemtableCursor, MemtableVersions};
+use directory::Directory;
+use vectors::{Vector, View};
+
+use crate::layer::{HashedKey, Lookup};
+use crate::sync::{Arc, Mutex};
+
+pub(crate) struct Memtable {
+    budget_bytes: usize,
+    directory: Directory,
+    arena: Arc<Arena>,
+    order: Mutex<Order>,
+    /// Held by the one who sorts. Others that need the same order wait for it here; writers never come here.
+    sorting: Mutex<()>,
+}
+
+/// The newest view, and how far it reaches.
+struct Order {
+    view: Arc<View>,
+    /// The view holds every node that has a version up to here.
+    covered_seq: Option<u64>,
+}
+
+impl Memtable {
+    /// An empty memtable whose directory, entries and vectors together should take `budget_bytes` bytes. Costs the
+    /// allocation and the first touch of the directory: done ahead, off the write path.
+    pub fn new(budget_bytes: usize) -> Memtable {
+        let directory = Directory::new(budget_bytes);
+        let arena = Arena::new(budget_bytes.saturating_sub(directory.bytes()));
+        arena.add_bytes(size_of::<Memtable>() + directory.bytes());
+        Memtable {
+            budget_bytes,
+            directory,
+            arena: Arc::new(arena),
+            order: Mutex::new(Order { view: Arc::new(View::empty()), covered_seq: None }),
+            sorting: Mutex::new(()),
+        }
+    }
+
+    /// Touches the memory that entries will take, so that no writer pays for its first touch; by far the largest part of
+    /// what insertion costs otherwise. For a standby memtable, which is sure to be filled.
+    pub fn touch(&mut self) {
+        if let Some(arena) = Arc::get_mut(&mut self.arena) {
+            arena.touch();
+        }
+    }
+
+    /// Inserts the records of one commit under its sequence number; `None` is a deletion. Each key at most once. Any threads may
+    /// insert at one time, also versions of one key in any order.
+    pub fn insert_batch<'a>(
+        &self,
+        seq: u64,
+        records: impl IntoIterator<Item = (HashedKey<'a>, Option<&'a [u8]>)>,
+    ) {
+        let mut claim = self.arena.claim();
+        for (key, value) in records {
+            self.directory.insert(&mut claim, seq, &key, value);
+            claim.count_record();
+        }
+    }
+
+    /// Looks up the newest version that is not newer than `seq`, and hands its value to `found`.
+    #[inline]
+    pub fn get(&self, key: &HashedKey<'_>, seq: u64, found: &mut dyn FnMut(&[u8])) -> Lookup {
+        let Some(version) = self.directory.find(key).and_then(|node| node.version_at(seq)) else {
+            return Lookup::Absent;
+        };
+        match version.value() {
+            Some(value) => {
+                found(value);
+                Lookup::Found
+            }
+            None => Lookup::Deleted,
+        }
+    }
+
+    /// The sequence number of the key's newest version, however new.
+    pub fn newest_seq(&self, key: &HashedKey<'_>) -> Option<u64> {
+        Some(self.directory.find(key)?.newest()?.seq())
+    }
+
+    /// A cursor, off the end, over a table as of `seq`. Every commit up to `seq` must be wholly inserted: the published sequence number
+    /// says so. Sorts what needs to be sorted for that.
+    pub fn cursor(&self, table: u32, seq: u64) -> MemtableCursor {
+        MemtableCursor::new(self.view(Some(seq)), table, seq)
+    }
+
+    /// All versions of all keys, for the flush. Nobody may be inserting any more.
+    pub fn versions(&self) -> MemtableVersions {
+        MemtableVersions::new(self.view(None))
+    }
+
+    /// All bytes in use: directory, chunks of entries, and every vector that somebody still holds. What is reserved within the
+    /// budget for chunks to come does not count.
+    #[inline]
+    pub fn memory_bytes(&self) -> usize {
+        self.arena.bytes()
+    }
+
+    /// Whether the budget is used up. Never true of an empty memtable, however small its budget.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.memory_bytes() >= self.budget_bytes && !self.is_empty()
+    }
+
+    /// How many versions were inserted.
+    pub fn records(&self) -> usize {
+        self.arena.records()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.records() == 0
+    }
+
+    /// A view with every node that has a version up to `seq`; with `None`, with every node inserted before this call.
+    fn view(&self, seq: Option<u64>) -> Arc<View> {
+        if let Some(view) = self.covering_view(seq) {
+            return view;
+        }
+        let _sorting = self.sorting.lock().unwrap_or_else(PoisonError::into_inner);
+        // The one before may have sorted what is needed here.
+        if let Some(view) = self.covering_view(seq) {
+            return view;
+        }
+        let unsorted = self.arena.unsorted();
+        // Published only once the new vector is whole, and marked only after that: should this thread die on the way, the next one
+        // sorts these nodes again.
+        let added = Vector::sort(&self.arena, unsorted.nodes());
+        let base = self.lock_order().view.clone();
+        let view = match added {
+            Some(added) => Arc::new(base.with(added)),
+            None => base,
+        };
+        let replaced = {
+            let mut order = self.lock_order();
+            order.covered_seq = order.covered_seq.max(seq);
+            std::mem::replace(&mut order.view, view.clone())
+        };
+        self.arena.mark_sorted(&unsorted);
+        // Not under the order's lock: this may free vectors.
+        drop(replaced);
+        view
+    }
+
+    fn covering_view(&self, seq: Option<u64>) -> Option<Arc<View>> {
+        let order = self.lock_order();
+        (seq.is_some() && order.covered_seq >= seq).then(|| order.view.clone())
+    }
+
+    fn lock_order(&self) -> crate::sync::MutexGuard<'_, Order> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,102 @@
+//! The threads that work behind the writers' backs.
+//!
+//! Owns: the threads `bygone-flush` (flush, standby memtable, standby log segment) and `bygone-merge`. Promises: an error or a panic in one of them poisons the
+//! database with its cause; nobody waits for ever. May call: the engine.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::engine::{Engine, Woken};
+use crate::error::{Error, Result};
+
+/// How often an idle thread looks round.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Runs that have waited this long without a commit are merged although they are few: readers then read at the speed of the plain tree.
+const IDLE_MERGE: Duration = Duration::from_secs(3);
+
+pub(super) struct Background {
+    engine: Arc<Engine>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Background {
+    /// Starts the threads. Their number does not depend on anything.
+    pub fn start(engine: &Arc<Engine>) -> Result<Background> {
+        let mut background = Background { engine: engine.clone(), threads: Vec::new() };
+        background.spawn("bygone-flush", flush_loop)?;
+        background.spawn("bygone-merge", merge_loop)?;
+        Ok(background)
+    }
+
+    fn spawn(&mut self, name: &'static str, work: fn(&Engine) -> Result<()>) -> Result<()> {
+        let engine = self.engine.clone();
+        let guarded = move || {
+            let cause = match catch_unwind(AssertUnwindSafe(|| work(&engine))) {
+                Ok(Ok(())) => return,
+                Ok(Err(error)) => error.to_string(),
+                Err(panic) => panic_message(&*panic),
+            };
+            engine.health.poison(format!("{name}: {cause}"));
+            // Writers that wait for it must look up.
+            engine.backlog.wake();
+        };
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(guarded);
+        self.threads.push(thread.map_err(|e| Error::io(&self.engine.path, "start a thread for", e))?);
+        Ok(())
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.engine.backlog.close();
+        self.engine.merge_signal.close();
+        for thread in self.threads.drain(..) {
+            // A panic in it was caught and is the database's poison already.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn flush_loop(engine: &Engine) -> Result<()> {
+    let writer = engine.writer()?;
+    loop {
+        // First what writers may be waiting for next, then the flush, which they wait for only when several are due.
+        engine.backlog.prepare_standby();
+        writer.wal.prepare_standby()?;
+        let (frozen, closing) = engine.backlog.wait_for_work(TICK);
+        if closing || engine.health.is_poisoned() {
+            return Ok(());
+        }
+        if frozen.is_some() {
+            engine.flush_one()?;
+        }
+    }
+}
+
+fn merge_loop(engine: &Engine) -> Result<()> {
+    let mut last_seq = engine.present.visible_seq();
+    let mut last_change = Instant::now();
+    loop {
+        let woken = engine.merge_signal.wait(TICK);
+        if woken == Woken::Closing || engine.health.is_poisoned() {
+            return Ok(());
+        }
+        let seq = engine.present.visible_seq();
+        if seq != last_seq {
+            (last_seq, last_change) = (seq, Instant::now());
+        }
+        let idle = last_change.elapsed() >= IDLE_MERGE;
+        if engine.merge_is_due() || idle {
+            engine.merge_all()?;
+        }
+    }
+}
+
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    format!("panic: {}", text.unwrap_or_else(|| "without a message".to_owned()))
+}

@@ -1,0 +1,178 @@
+//! One open database: its parts, and the state that flush and merge share.
+//!
+//! Owns: the parts' wiring and the manifest. Promises: one flush and one merge at a time, side by side with everything else. May call: everything below.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::manifest::Manifest;
+use super::options::Options;
+use crate::base::PageStore;
+use crate::cache::Cache;
+use crate::error::{Error, Result};
+use crate::health::Health;
+use crate::history::past::Past;
+use crate::io::Disk;
+use crate::snapshot::present::Present;
+use crate::txn::backlog::Backlog;
+use crate::txn::commit::Committer;
+use crate::wal::Wal;
+
+pub(crate) struct Engine {
+    pub disk: Arc<dyn Disk>,
+    pub path: PathBuf,
+    pub options: Options,
+    pub health: Arc<Health>,
+    pub cache: Arc<Cache>,
+    pub present: Arc<Present>,
+    pub backlog: Arc<Backlog>,
+    /// `None` when the database is open for reading only.
+    pub writer: Option<Writer>,
+    pub store: Arc<PageStore>,
+    pub past: Past,
+    pub manifest: Mutex<Manifest>,
+    /// The id that the next table gets. Changed under the lock of the directory of tables.
+    pub next_table_id: AtomicU32,
+    /// Held by who flushes, and by who merges. Lock order: `flushing` or `merging` before `manifest`; never both.
+    pub flushing: Mutex<()>,
+    pub merging: Mutex<()>,
+    pub merge_signal: Signal,
+    pub counters: Counters,
+}
+
+/// What only a database has that is open for writing.
+pub(crate) struct Writer {
+    pub wal: Arc<Wal>,
+    pub committer: Arc<Committer>,
+}
+
+/// Bytes since the database was opened. Relaxed everywhere: figures for people.
+#[derive(Default)]
+pub(crate) struct Counters {
+    /// Keys and values that the application committed.
+    pub application_bytes: AtomicU64,
+    pub flushed_bytes: AtomicU64,
+    pub merged_bytes: AtomicU64,
+    pub history_bytes: AtomicU64,
+    pub flushes: AtomicU64,
+    pub merges: AtomicU64,
+}
+
+impl Counters {
+    pub fn add(counter: &AtomicU64, count: u64) {
+        counter.fetch_add(count, Ordering::Relaxed);
+    }
+}
+
+impl Engine {
+    pub fn writer(&self) -> Result<&Writer> {
+        self.writer.as_ref().ok_or_else(|| Error::ReadOnly { path: self.path.clone() })
+    }
+
+    /// Does background work. A failure leaves nobody sure what is on the disk, so it poisons the database, whoever's thread it happens on.
+    pub fn guarded<T>(&self, work: impl FnOnce(&Engine) -> Result<T>) -> Result<T> {
+        self.health.check()?;
+        let result = work(self);
+        if let Err(error) = &result {
+            self.health.poison(error.to_string());
+            self.backlog.wake();
+        }
+        result
+    }
+
+    /// Flushes all that is frozen, and merges if that is due: what the background threads do, for those who have none.
+    pub fn work_inline(&self) -> Result<()> {
+        self.guarded(|engine| {
+            while engine.flush_one()? {}
+            if engine.merge_is_due() {
+                engine.merge_all()?;
+            }
+            Ok(())
+        })
+    }
+
+    pub fn runs_dir(&self) -> PathBuf {
+        runs_dir(&self.path)
+    }
+
+    /// Changes the manifest by a superblock of its own. The manifest is changed first: should the superblock fail, nobody may write any more.
+    pub fn publish_manifest(&self, change: impl FnOnce(&mut Manifest)) -> Result<()> {
+        self.store.publish_manifest(|| {
+            let mut manifest = lock(&self.manifest);
+            change(&mut manifest);
+            manifest.encode()
+        })?;
+        self.superblock_written();
+        Ok(())
+    }
+
+    /// Lets the log know: its segments say under which superblock they were begun.
+    pub fn superblock_written(&self) {
+        if let Some(writer) = &self.writer {
+            writer.wal.set_superblock_number(self.store.superblock_number());
+        }
+    }
+
+    pub fn take_run_id(&self) -> u64 {
+        // Given away in memory only: an id whose superblock was never written is used again after a crash, over the file that it left.
+        let mut manifest = lock(&self.manifest);
+        let id = manifest.next_run_id;
+        manifest.next_run_id += 1;
+        id
+    }
+}
+
+pub(crate) fn runs_dir(path: &std::path::Path) -> PathBuf {
+    path.join("runs")
+}
+
+/// A flag that one thread waits for.
+#[derive(Default)]
+pub(crate) struct Signal {
+    state: Mutex<SignalState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct SignalState {
+    raised: bool,
+    closing: bool,
+}
+
+/// What ended a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Woken {
+    Raised,
+    TimedOut,
+    Closing,
+}
+
+impl Signal {
+    pub fn raise(&self) {
+        lock(&self.state).raised = true;
+        self.changed.notify_all();
+    }
+
+    pub fn close(&self) {
+        lock(&self.state).closing = true;
+        self.changed.notify_all();
+    }
+
+    pub fn wait(&self, timeout: Duration) -> Woken {
+        let mut state = lock(&self.state);
+        if !state.raised && !state.closing {
+            state = self.changed.wait_timeout(state, timeout).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        match (state.closing, std::mem::take(&mut state.raised)) {
+            (true, _) => Woken::Closing,
+            (false, true) => Woken::Raised,
+            (false, false) => Woken::TimedOut,
+        }
+    }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,85 @@
+//! Flush: a frozen memtable becomes a run.
+//!
+//! Owns: the order of its steps. Promises: a crash between any two leaves the same data, in the log, in the run, or in both. May call: everything below db.
+//!
+//! 1. The run is written and synced, then its directory. Until the superblock names it, it is litter.
+//! 2. A superblock names the run and moves the log's floor behind it.
+//! 3. Views get the run in the memtable's place. 4. Log segments before the floor are let go.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::engine::{Counters, Engine, lock};
+use crate::error::{Error, Result};
+use crate::history::visibility::Visibility;
+use crate::layer::Versions;
+use crate::run::{Run, RunMeta, RunWriter, file_name};
+use crate::txn::backlog::Frozen;
+
+impl Engine {
+    /// Flushes the oldest frozen memtable; `false` if there is none.
+    pub fn flush_one(&self) -> Result<bool> {
+        let _flushing = lock(&self.flushing);
+        let Some(frozen) = self.backlog.oldest() else { return Ok(false) };
+        let writer = self.writer()?;
+        // Its last members may still be inserting.
+        writer.committer.wait_visible(frozen.last_seq)?;
+        let meta = if frozen.memtable.is_empty() { None } else { Some(self.write_run(&frozen)?) };
+        self.publish_manifest(|manifest| {
+            if let Some(meta) = &meta {
+                manifest.runs.insert(0, meta.clone());
+            }
+            manifest.flushed_seq = frozen.last_seq;
+            manifest.wal_floor = frozen.next_segment;
+            manifest.next_snapshot_id = frozen.next_snapshot_id;
+            manifest.next_table_id = self.next_table_id.load(Ordering::Relaxed);
+            manifest.last_time_micros = frozen.last_time_micros;
+        })?;
+        let run = meta.map(|meta| self.open_run(&meta)).transpose()?;
+        self.present.publish(|layers| layers.with_flushed(&frozen.memtable, run, frozen.last_seq));
+        self.backlog.set_runs(lock(&self.manifest).runs.len());
+        self.backlog.pop();
+        writer.wal.release_before(frozen.next_segment)?;
+        Counters::add(&self.counters.flushes, 1);
+        self.merge_signal.raise();
+        Ok(true)
+    }
+
+    fn write_run(&self, frozen: &Frozen) -> Result<RunMeta> {
+        let flushed_seq = lock(&self.manifest).flushed_seq;
+        let id = self.take_run_id();
+        let directory = self.runs_dir();
+        let mut run =
+            RunWriter::create(&*self.disk, &directory.join(file_name(id)), id, self.present.context().hash_seed)?;
+        let declared = self.writer()?.committer.declared_between(0, frozen.last_seq + 1);
+        let mut declared = Visibility::new(&declared);
+        let mut versions = frozen.memtable.versions();
+        // The key of the last version, to notice the next.
+        let (mut table, mut key) = (None, Vec::new());
+        while versions.advance()? {
+            let (version, seq) = (versions.key(), versions.seq());
+            let newest = table != Some(version.table) || key != version.bytes;
+            if newest {
+                table = Some(version.table);
+                key.clear();
+                key.extend_from_slice(version.bytes);
+                declared.next_key();
+            }
+            // The newest version is for the present and all that comes; older ones only for who declared that he will come back.
+            if declared.sees(seq) || newest {
+                let (version, value) = versions.entry()?;
+                run.add(version, seq, value)?;
+            }
+        }
+        let meta = run.finish(flushed_seq + 1, frozen.last_seq)?;
+        self.disk.sync_dir(&directory).map_err(|e| Error::io(&directory, "sync", e))?;
+        Counters::add(&self.counters.flushed_bytes, meta.bytes);
+        Ok(meta)
+    }
+
+    /// Opens a run that the manifest names.
+    pub fn open_run(&self, meta: &RunMeta) -> Result<Arc<Run>> {
+        let path = self.runs_dir().join(file_name(meta.id));
+        Run::open(&*self.disk, &path, meta, self.present.context().hash_seed, &self.cache)
+    }
+}

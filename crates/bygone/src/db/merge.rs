@@ -1,0 +1,305 @@
+//! Merge: the runs that wait are folded into the base.
+//!
+//! Owns: when to merge, and the order of a merge's steps. Promises: a crash at any point leaves the old base or the new, each whole; what declared snapshots need
+//! of the old state is kept. May call: everything below db.
+//!
+//! A merge takes all runs at once, because many changes per rewritten page are what makes a copy-on-write tree cheap to update. Where no snapshot was declared in
+//! the merged interval it publishes in steps: each step's tree is whole, holds newer versions for the keys up to some point, and lies under the very runs
+//! that hold those versions too, so every view that may be taken reads the same through it; and the pages that a step replaced can
+//! be used again by the next. So a merge does not need room for a second base. Where snapshots were declared, the old base is what they are
+//! read through until the merge is done, and it is published once, at the end.
+
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+
+use super::engine::{Counters, Engine, lock};
+use crate::base::{Progress, Updates};
+use crate::error::{Error, Result};
+use crate::history::Interval;
+use crate::history::plan::Plan;
+use crate::history::visibility::Visibility;
+use crate::layer::{Key, Versions};
+use crate::limits::PAGE_BYTES;
+use crate::run::{MergedVersions, Run, RunMeta, RunWriter, file_name};
+use crate::snapshot::Layers;
+use crate::snapshot::rows::{self, FIRST_TABLE, TableRow};
+
+/// Runs that wait before a merge is worth while, whatever their size.
+const RUNS_DUE: usize = 12;
+
+/// A merge is due when the runs hold this part of the base's bytes: rewriting the base then costs at most twice as many
+/// bytes again as the runs hold, and space is at most half as much again as the base.
+const DUE_PART: u64 = 2;
+
+/// A step of a merge rewrites this part of the base, but no less than [`STEP_PAGES_MIN`].
+const STEP_PART: u64 = 8;
+const STEP_PAGES_MIN: usize = 1024;
+
+impl Engine {
+    /// Whether enough runs wait.
+    pub fn merge_is_due(&self) -> bool {
+        let (runs, run_bytes) = {
+            let manifest = lock(&self.manifest);
+            (manifest.runs.len(), manifest.runs.iter().map(|run| run.bytes).sum::<u64>())
+        };
+        let base = &self.present.layers().base;
+        let base_bytes: u64 = base.tables().iter().map(|(_, root)| root.page_bytes()).sum();
+        runs > 0 && (runs >= RUNS_DUE || run_bytes * DUE_PART >= base_bytes)
+    }
+
+    /// Merges all runs into the base; `false` if there are none.
+    pub fn merge_all(&self) -> Result<bool> {
+        let _merging = lock(&self.merging);
+        let layers = self.present.layers();
+        let runs = layers.runs.clone();
+        let Some(newest) = runs.first() else { return Ok(false) };
+        let (from, to) = (layers.base.seq(), newest.meta().max_seq);
+        let committer = &self.writer()?.committer;
+        let (chain, pinned_bytes) = {
+            let manifest = lock(&self.manifest);
+            (manifest.chain, manifest.last_merge_bytes)
+        };
+        let plan = Plan::new(committer.declared_between(from, to), from, to, chain, pinned_bytes);
+        let live = self.live_tables(&layers, to)?;
+        let mut updates = self.newest_versions(&runs, &plan)?;
+        let step_pages = if plan.needed.is_empty() {
+            let base_pages = layers.base.tables().iter().map(|(_, root)| root.page_bytes()).sum::<u64>() / PAGE_BYTES as u64;
+            STEP_PAGES_MIN.max((base_pages / STEP_PART) as usize)
+        } else {
+            usize::MAX
+        };
+
+        let mut written_pages = 0;
+        let mut base = layers.base.clone();
+        let mut rebuild = self.store.rebuild(&base)?;
+        let is_live = |table: u32| table < FIRST_TABLE || live.contains(&table);
+        for (dropped, _) in base.tables().iter().filter(|(table, _)| !is_live(*table)) {
+            rebuild.drop_table(*dropped)?;
+        }
+        while let Some(table) = updates.next_table()? {
+            self.health.check()?;
+            if !is_live(table) {
+                updates.skip_table()?;
+            } else if rebuild.apply(table, &mut updates, step_pages)? == Progress::BudgetReached {
+                written_pages += rebuild.written_pages();
+                let retained = self.store.newest_retained();
+                base = rebuild.finish(from, retained, || lock(&self.manifest).encode())?;
+                self.present.publish(|layers| layers.with_merged(base.clone(), &[], to));
+                rebuild = self.store.rebuild(&base)?;
+            }
+        }
+        let history_run = updates.history.take();
+        let history_run = history_run.map_or(Ok(None), |writer| self.finish_history(writer, from, to))?;
+        if !plan.needed.is_empty() {
+            let key_frame = plan.keep_base.then(|| layers.base.root());
+            let interval = Interval { from, key_frame, run: history_run.clone() };
+            let mut row = OneUpdate { key: to.to_be_bytes(), value: interval.encode(), taken: false };
+            rebuild.apply(rows::HISTORY, &mut row, usize::MAX)?;
+        }
+        written_pages += rebuild.written_pages();
+        let written_bytes = written_pages * PAGE_BYTES as u64;
+        let retained = if plan.keep_base { base.generation() } else { self.store.newest_retained() };
+        let history_bytes = history_run.as_ref().map_or(0, |run| run.bytes);
+        let new_base = rebuild.finish(to, retained, || {
+            let mut manifest = lock(&self.manifest);
+            manifest.runs.retain(|run| !runs.iter().any(|merged| merged.meta().id == run.id));
+            manifest.chain = plan.chain_after(chain, history_bytes);
+            manifest.unfinished_history_run = 0;
+            manifest.last_merge_bytes = written_bytes;
+            manifest.history_runs += u64::from(history_run.is_some());
+            manifest.history_bytes += history_bytes;
+            manifest.retained_bases += u64::from(plan.keep_base);
+            manifest.encode()
+        })?;
+        self.superblock_written();
+        self.present.publish(|layers| layers.with_merged(new_base, &runs, to));
+        self.backlog.set_runs(lock(&self.manifest).runs.len());
+        committer.forget_declared_before(to);
+        self.remove_runs(&runs)?;
+        Counters::add(&self.counters.merged_bytes, written_bytes);
+        Counters::add(&self.counters.merges, 1);
+        Ok(true)
+    }
+
+    fn newest_versions<'a>(&self, runs: &[Arc<Run>], plan: &'a Plan) -> Result<NewestVersions<'a>> {
+        let history = if plan.needed.is_empty() { None } else { Some(self.history_writer()?) };
+        let inputs = runs.iter().map(|run| Box::new(run.versions()) as Box<dyn Versions>).collect();
+        Ok(NewestVersions {
+            versions: MergedVersions::new(inputs)?,
+            place: Place::Before,
+            table: None,
+            key: Vec::new(),
+            history,
+            visibility: Visibility::new(&plan.needed),
+            include_end: plan.include_end,
+        })
+    }
+}
+
+impl Engine {
+    /// The ids of the tables that exist at the merge's end. Others' records are not carried over: their snapshots find them in what is
+    /// kept of the past.
+    fn live_tables(&self, layers: &Layers, to: u64) -> Result<Vec<u32>> {
+        let mut live = Vec::new();
+        let mut damaged = false;
+        let everything = (Bound::Unbounded, Bound::Unbounded);
+        layers.for_each(rows::TABLES, to, everything, &mut |_, row| {
+            match TableRow::decode(row) {
+                Some(row) => live.push(row.id),
+                None => damaged = true,
+            }
+            ControlFlow::Continue(())
+        })?;
+        if damaged {
+            return Err(Error::corruption(self.store.path(), 0, "a row of the catalogue of tables cannot be read"));
+        }
+        Ok(live)
+    }
+
+    fn history_writer(&self) -> Result<RunWriter> {
+        let id = self.take_run_id();
+        lock(&self.manifest).unfinished_history_run = id;
+        let path = self.past.directory.join(file_name(id));
+        RunWriter::create(&*self.disk, &path, id, self.present.context().hash_seed)
+    }
+
+    /// Makes a history run durable; `None` if there was nothing to keep but the base.
+    fn finish_history(&self, writer: RunWriter, from: u64, to: u64) -> Result<Option<RunMeta>> {
+        let directory = &self.past.directory;
+        let meta = writer.finish(from + 1, to)?;
+        if meta.records == 0 {
+            let path = directory.join(file_name(meta.id));
+            self.disk.remove(&path).map_err(|e| Error::io(&path, "remove", e))?;
+            return Ok(None);
+        }
+        self.disk.sync_dir(directory).map_err(|e| Error::io(directory, "sync", e))?;
+        Counters::add(&self.counters.history_bytes, meta.bytes);
+        Ok(Some(meta))
+    }
+
+    /// Lets merged runs' files go. Views that still read them have them open.
+    fn remove_runs(&self, runs: &[Arc<Run>]) -> Result<()> {
+        let directory = self.runs_dir();
+        for run in runs {
+            let path = directory.join(file_name(run.meta().id));
+            self.disk.remove(&path).map_err(|e| Error::io(&path, "remove", e))?;
+        }
+        self.disk.sync_dir(&directory).map_err(|e| Error::io(&directory, "sync", e))
+    }
+}
+
+/// Where a stream of versions stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Before,
+    /// Between calls: on the newest version of the key that comes next.
+    On,
+    End,
+}
+
+/// The newest version of each key of one table after another, as updates to the base; what the plan keeps goes to the history run on the way.
+struct NewestVersions<'a> {
+    versions: MergedVersions,
+    place: Place,
+    /// The table whose updates are asked for; `None` at the end.
+    table: Option<u32>,
+    /// The key whose older versions are being passed.
+    key: Vec<u8>,
+    history: Option<RunWriter>,
+    visibility: Visibility<'a>,
+    include_end: bool,
+}
+
+impl NewestVersions<'_> {
+    /// The table of the next update.
+    fn next_table(&mut self) -> Result<Option<u32>> {
+        if self.place == Place::Before {
+            self.step()?;
+        }
+        self.table = self.current().map(|key| key.table);
+        Ok(self.table)
+    }
+
+    fn step(&mut self) -> Result<()> {
+        self.place = if self.versions.advance()? { Place::On } else { Place::End };
+        Ok(())
+    }
+
+    /// The key at hand.
+    fn current(&self) -> Option<Key<'_>> {
+        (self.place == Place::On).then(|| self.versions.key())
+    }
+
+    /// Hands the version at hand to the history run.
+    fn keep(&mut self) -> Result<()> {
+        let seq = self.versions.seq();
+        let (key, value) = self.versions.entry()?;
+        match &mut self.history {
+            Some(history) => history.add(key, seq, value),
+            None => Ok(()),
+        }
+    }
+
+    /// Passes all updates of the table: it is gone, only the past sees it.
+    fn skip_table(&mut self) -> Result<()> {
+        while self.peek()?.is_some() {
+            self.advance()?;
+        }
+        Ok(())
+    }
+}
+
+impl Updates for NewestVersions<'_> {
+    fn peek(&mut self) -> Result<Option<&[u8]>> {
+        let key = self.current().filter(|key| Some(key.table) == self.table);
+        Ok(key.map(|key| key.bytes))
+    }
+
+    fn value(&mut self) -> Result<Option<&[u8]>> {
+        self.versions.value()
+    }
+
+    /// Passes the key with all its versions.
+    fn advance(&mut self) -> Result<()> {
+        self.visibility.next_key();
+        self.key.clear();
+        self.key.extend_from_slice(self.versions.key().bytes);
+        let seen = self.visibility.sees(self.versions.seq());
+        if seen || self.include_end {
+            self.keep()?;
+        }
+        loop {
+            self.step()?;
+            let same = self.current();
+            let same = same.is_some_and(|key| Some(key.table) == self.table && key.bytes == self.key);
+            if !same {
+                return Ok(());
+            }
+            if self.visibility.sees(self.versions.seq()) {
+                self.keep()?;
+            }
+        }
+    }
+}
+
+/// A single row.
+struct OneUpdate {
+    key: [u8; 8],
+    value: Vec<u8>,
+    taken: bool,
+}
+
+impl Updates for OneUpdate {
+    fn peek(&mut self) -> Result<Option<&[u8]>> {
+        Ok((!self.taken).then_some(&self.key))
+    }
+
+    fn value(&mut self) -> Result<Option<&[u8]>> {
+        Ok(Some(&self.value))
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        self.taken = true;
+        Ok(())
+    }
+}

@@ -1,0 +1,288 @@
+//! The database: what an application opens.
+//!
+//! Owns: [`Db`], and the wiring of all other modules: opening, flushing, merging, background threads. Promises: the public API. May call: everything.
+
+mod background;
+mod engine;
+mod flush;
+mod manifest;
+mod merge;
+mod open;
+mod options;
+mod stats;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use background::Background;
+use engine::{Counters, Engine};
+pub use options::Options;
+pub use stats::{Stats, VerifyReport};
+
+use crate::error::{Error, Result};
+use crate::history::{SnapshotInfo, SnapshotRef};
+use crate::ids::SnapshotId;
+use crate::io::Disk;
+use crate::limits::TABLES_MAX;
+use crate::snapshot::{Snapshot, Table};
+use crate::txn::commit::{Committed, Request};
+use crate::txn::record::{Declaration, Marks, TableChange, check_name};
+use crate::txn::write_set::WriteSet;
+use crate::txn::{Durability, Transaction, check_write, hashes};
+use crate::value::Value;
+
+/// An open database. Cheap to clone; the last clone that is dropped closes it.
+#[derive(Clone)]
+pub struct Db {
+    open: Arc<Open>,
+}
+
+/// What closes the database when it goes: the threads end first.
+struct Open {
+    background: Option<Background>,
+    engine: Arc<Engine>,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        drop(self.background.take());
+        if let Some(writer) = &self.engine.writer {
+            // What was `Buffered` is made durable by an orderly end, if the disk lets it; nobody is left to tell if it does not.
+            let _ = writer.wal.close();
+        }
+    }
+}
+
+impl Db {
+    /// Opens the database in a directory with default options; makes it if there is none.
+    ///
+    /// # Errors
+    /// As [`Options::open`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Db> {
+        Options::new().open(path)
+    }
+
+    fn open_with(disk: Arc<dyn Disk>, path: &Path, options: Options) -> Result<Db> {
+        let (writes, threads) = (!options.read_only, options.background);
+        let engine = Engine::open(disk, path, options)?;
+        let background = if writes && threads { Some(Background::start(&engine)?) } else { None };
+        if !threads {
+            let weak = Arc::downgrade(&engine);
+            engine.backlog.set_inline_work(move || weak.upgrade().map_or(Ok(()), |engine| engine.work_inline()));
+        }
+        Ok(Db { open: Arc::new(Open { background, engine }) })
+    }
+
+    fn engine(&self) -> &Engine {
+        &self.open.engine
+    }
+
+    /// A snapshot of the present. Costs about what a function call costs.
+    #[inline]
+    pub fn snapshot(&self) -> Snapshot {
+        self.engine().present.snapshot()
+    }
+
+    /// A snapshot of the past: of a declared snapshot, by id, by name, or the latest declared at or before a time.
+    ///
+    /// # Errors
+    /// `SnapshotNotFound`; `Corruption` or `Io` if what was kept cannot be read.
+    pub fn as_of(&self, snapshot: impl Into<SnapshotRef>) -> Result<Snapshot> {
+        self.engine().past.view(&self.engine().present, &snapshot.into())
+    }
+
+    /// Begins a transaction under snapshot isolation.
+    ///
+    /// # Errors
+    /// `ReadOnly`, `Poisoned`.
+    pub fn begin(&self) -> Result<Transaction> {
+        let writer = self.engine().writer()?;
+        Transaction::begin(writer.committer.clone(), self.owner(), self.engine().options.durability)
+    }
+
+    /// Begins a serializable transaction: it commits only if nothing that it read was changed meanwhile.
+    ///
+    /// # Errors
+    /// `ReadOnly`, `Poisoned`.
+    pub fn begin_serializable(&self) -> Result<Transaction> {
+        let writer = self.engine().writer()?;
+        Transaction::begin_serializable(
+            writer.committer.clone(),
+            self.owner(),
+            self.engine().options.durability,
+        )
+    }
+
+    /// What a transaction holds so that the database stays open under it.
+    fn owner(&self) -> Arc<dyn Send + Sync> {
+        self.open.clone()
+    }
+
+    /// The value of a key now.
+    ///
+    /// # Errors
+    /// As [`Snapshot::get`].
+    pub fn get(&self, table: &Table, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
+        self.snapshot().get(table, key)
+    }
+
+    /// Writes one record, in a transaction of its own. It conflicts with nothing: the last writer wins.
+    ///
+    /// # Errors
+    /// `TooLarge`, `TableNotFound`, `ReadOnly`, `Io`, `Poisoned`.
+    pub fn put(&self, table: &Table, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        self.write(table, key.as_ref(), Some(value.as_ref()))
+    }
+
+    /// Deletes one record, if there is one, in a transaction of its own.
+    ///
+    /// # Errors
+    /// As [`put`](Db::put).
+    pub fn delete(&self, table: &Table, key: impl AsRef<[u8]>) -> Result<()> {
+        self.write(table, key.as_ref(), None)
+    }
+
+    fn write(&self, table: &Table, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+        check_write(key, value)?;
+        let mut writes = WriteSet::default();
+        writes.put(table.id(), key, value);
+        self.commit(writes, vec![table.clone()], Marks::default())?;
+        Ok(())
+    }
+
+    /// Commits blindly: against no view.
+    fn commit(&self, writes: WriteSet, tables: Vec<Table>, marks: Marks) -> Result<Committed> {
+        let engine = self.engine();
+        engine.writer()?.committer.commit(Request {
+            hashes: hashes(&writes, engine.present.context().hash_seed),
+            writes,
+            marks,
+            tables,
+            read: None,
+            reads: None,
+            durability: engine.options.durability,
+        })
+    }
+
+    /// The table of this name; made if there is none.
+    ///
+    /// # Errors
+    /// `TooLarge` for a name over 255 bytes or the 65,537th table; `InvalidArgument` for an empty name; `ReadOnly`, `Io`, `Poisoned`.
+    pub fn table(&self, name: &str) -> Result<Table> {
+        check_name("a table's name", name)?;
+        let engine = self.engine();
+        let mut tables = engine.present.context().tables.lock();
+        if let Some(table) = tables.get(name) {
+            return Ok(table.clone());
+        }
+        if tables.len() >= TABLES_MAX {
+            let count = tables.len() as u64 + 1;
+            return Err(Error::TooLarge { what: "the number of tables", size: count, limit: TABLES_MAX as u64 });
+        }
+        engine.writer()?;
+        // Relaxed: changed only under the lock of the directory.
+        let id = engine.next_table_id.load(Ordering::Relaxed);
+        let next = id.checked_add(1).ok_or(Error::TooLarge {
+            what: "the number of tables ever made",
+            size: u64::from(id) + 1,
+            limit: u64::from(u32::MAX),
+        })?;
+        engine.next_table_id.store(next, Ordering::Relaxed);
+        let change = TableChange::Create { id, name: name.to_owned() };
+        let marks = Marks { declaration: None, table_change: Some(change) };
+        let committed = self.commit(WriteSet::default(), Vec::new(), marks)?;
+        let database = engine.present.context().tables.database();
+        let table = Table::new(database, id, name, committed.seq.into());
+        tables.insert(name.to_owned(), table.clone());
+        Ok(table)
+    }
+
+    /// The table of this name; none is made.
+    ///
+    /// # Errors
+    /// `TableNotFound`.
+    pub fn open_table(&self, name: &str) -> Result<Table> {
+        let tables = self.engine().present.context().tables.lock();
+        tables.get(name).cloned().ok_or_else(|| Error::TableNotFound { table: name.to_owned() })
+    }
+
+    /// Drops a table with all its records. Snapshots that see it go on seeing it; its handles give `TableNotFound` from then on.
+    ///
+    /// # Errors
+    /// `TableNotFound`, `ReadOnly`, `Io`, `Poisoned`.
+    pub fn drop_table(&self, name: &str) -> Result<()> {
+        let mut tables = self.engine().present.context().tables.lock();
+        let Some(table) = tables.get(name).cloned() else {
+            return Err(Error::TableNotFound { table: name.to_owned() });
+        };
+        let change = TableChange::Drop { name: name.to_owned() };
+        let marks = Marks { declaration: None, table_change: Some(change) };
+        self.commit(WriteSet::default(), vec![table], marks)?;
+        tables.remove(name);
+        Ok(())
+    }
+
+    /// The names of the tables, sorted.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`.
+    pub fn tables(&self) -> Result<Vec<String>> {
+        self.snapshot().tables()
+    }
+
+    /// Declares a snapshot of the latest commit.
+    ///
+    /// # Errors
+    /// `NameTaken`, `TooLarge`, `InvalidArgument`, `ReadOnly`, `Io`, `Poisoned`.
+    pub fn snapshot_now<'n>(&self, name: impl Into<Option<&'n str>>) -> Result<SnapshotId> {
+        self.begin()?.commit_with_snapshot(name)
+    }
+
+    /// All declared snapshots, by id.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`.
+    pub fn snapshots(&self) -> Result<Vec<SnapshotInfo>> {
+        self.engine().past.list(&self.snapshot())
+    }
+
+    /// What is known of one declared snapshot.
+    ///
+    /// # Errors
+    /// `SnapshotNotFound`; `Corruption` or `Io`.
+    pub fn snapshot_info(&self, snapshot: impl Into<SnapshotRef>) -> Result<SnapshotInfo> {
+        self.engine().past.find(&self.snapshot(), &snapshot.into())
+    }
+
+    /// Writes everything that is in memtables to runs, and returns when that is durable.
+    ///
+    /// # Errors
+    /// `ReadOnly`, `Io`, `Poisoned`.
+    pub fn flush(&self) -> Result<()> {
+        let engine = self.engine();
+        engine.writer()?.committer.freeze()?;
+        if self.open.background.is_some() {
+            return engine.backlog.wait_until_flushed();
+        }
+        engine.guarded(|engine| {
+            while engine.flush_one()? {}
+            Ok(())
+        })
+    }
+
+    /// Flushes, and merges everything into the base: then reads run at the speed of the plain tree.
+    ///
+    /// # Errors
+    /// `ReadOnly`, `Io`, `Poisoned`; `Corruption` if something that is merged cannot be read.
+    pub fn merge(&self) -> Result<()> {
+        self.flush()?;
+        self.engine().guarded(|engine| engine.merge_all().map(|_| ()))
+    }
+}
+
+impl std::fmt::Debug for Db {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Db").field("path", &self.engine().path).finish()
+    }
+}

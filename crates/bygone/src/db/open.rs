@@ -1,0 +1,350 @@
+//! Opening: making a database, or recovering one.
+//!
+//! Owns: the directory's layout and the order in which things come into being. Promises: a crash while a database is being made leaves none; a crash
+//! while one is being recovered leaves what was there; recovery takes time in proportion to the log that is left. May call: everything below db.
+//!
+//! A database exists once `base.pages` does: it is written under another name and renamed last. Recovery reads the superblock, replays the log behind
+//! it into memtables, and goes on in a new log segment.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::engine::{Counters, Engine, Signal, Writer, runs_dir};
+use super::manifest::Manifest;
+use super::options::Options;
+use crate::base::PageStore;
+use crate::cache::Cache;
+use crate::error::{Error, Result};
+use crate::health::Health;
+use crate::history::past::Past;
+use crate::io::{Disk, LockOutcome};
+use crate::layer::HashedKey;
+use crate::memtable::Memtable;
+use crate::run::{self, Run, file_name};
+use crate::snapshot::present::Present;
+use crate::snapshot::rows::{self, FIRST_TABLE, SnapshotRow};
+use crate::snapshot::{Context, Layers, Table, TableDirectory};
+use crate::txn::backlog::{Backlog, Frozen};
+use crate::txn::commit::{Committer, Start, insert_system_records};
+use crate::txn::record;
+use crate::wal::{self, Wal};
+
+const BASE_FILE: &str = "base.pages";
+const NEW_BASE_FILE: &str = "base.pages.new";
+const LOCK_FILE: &str = "lock";
+
+/// Segments that are kept to be used again: some more than a memtable's log takes.
+const SPARE_SEGMENTS: usize = 8;
+
+/// Tells handles of one open database from those of another.
+static NEXT_DATABASE: AtomicU64 = AtomicU64::new(1);
+
+impl Engine {
+    pub fn open(disk: Arc<dyn Disk>, path: &Path, options: Options) -> Result<Arc<Engine>> {
+        let exists = exists(&*disk, &path.join(BASE_FILE))?;
+        if !exists && (options.read_only || !options.create) {
+            return Err(Error::NotFound { path: path.to_owned() });
+        }
+        let history_dir = options.history_dir.clone().unwrap_or_else(|| path.join("history"));
+        if !options.read_only {
+            for directory in [path, &wal_dir(path), &runs_dir(path), &history_dir] {
+                disk.create_dir_all(directory).map_err(|e| Error::io(directory, "create", e))?;
+            }
+        }
+        let lock = take_lock(&*disk, &path.join(LOCK_FILE), !options.read_only)?;
+        let cache = Cache::new(options.cache_bytes);
+        if !exists {
+            create(&disk, path, &history_dir, &cache, &options)?;
+        }
+        recover(disk, path, history_dir, cache, options, lock)
+    }
+}
+
+fn wal_dir(path: &Path) -> PathBuf {
+    path.join("wal")
+}
+
+fn log_settings(path: &Path, database_id: u64, options: &Options) -> wal::Settings {
+    wal::Settings {
+        dir: wal_dir(path),
+        database_id,
+        segment_bytes: options.log_segment_bytes.next_multiple_of(4096),
+        spares_max: SPARE_SEGMENTS,
+    }
+}
+
+fn exists(disk: &dyn Disk, path: &Path) -> Result<bool> {
+    disk.exists(path).map_err(|e| Error::io(path, "look for", e))
+}
+
+fn list(disk: &dyn Disk, directory: &Path) -> Result<Vec<String>> {
+    disk.list(directory).map_err(|e| Error::io(directory, "list", e))
+}
+
+fn remove(disk: &dyn Disk, path: &Path) -> Result<()> {
+    disk.remove(path).map_err(|e| Error::io(path, "remove", e))
+}
+
+fn sync_dir(disk: &dyn Disk, directory: &Path) -> Result<()> {
+    disk.sync_dir(directory).map_err(|e| Error::io(directory, "sync", e))
+}
+
+fn take_lock(disk: &dyn Disk, path: &Path, exclusive: bool) -> Result<Box<dyn Send + Sync>> {
+    match disk.lock(path, exclusive).map_err(|e| Error::io(path, "lock", e))? {
+        LockOutcome::Held(guard) => Ok(guard),
+        LockOutcome::Taken(owner) => Err(Error::Locked { path: path.to_owned(), owner }),
+    }
+}
+
+/// A number nobody can guess: the standard library keys its hash maps with such.
+fn random() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}
+
+/// Makes a database: the log first, then the base under another name, which is renamed last.
+fn create(
+    disk: &Arc<dyn Disk>,
+    path: &Path,
+    history_dir: &Path,
+    cache: &Arc<Cache>,
+    options: &Options,
+) -> Result<()> {
+    let base_path = path.join(BASE_FILE);
+    // A crash while a database is made leaves nothing but a log without a record. More than that is a database whose base is lost.
+    for directory in [runs_dir(path), history_dir.to_owned()] {
+        if !list(&**disk, &directory)?.is_empty() {
+            let reason = format!("the file is missing, but {} is not empty", directory.display());
+            return Err(Error::corruption(&base_path, 0, reason));
+        }
+    }
+    let new_path = path.join(NEW_BASE_FILE);
+    if exists(&**disk, &new_path)? {
+        remove(&**disk, &new_path)?;
+    }
+    let database_id = random();
+    let log = Wal::create(disk.clone(), log_settings(path, database_id, options), 1)?;
+    let wal_floor = log.active_segment();
+    drop(log);
+    let manifest = Manifest {
+        hash_seed: random(),
+        wal_floor,
+        next_run_id: 1,
+        next_table_id: FIRST_TABLE,
+        next_snapshot_id: 1,
+        ..Manifest::default()
+    };
+    PageStore::create(disk, &new_path, cache, database_id, &manifest.encode())?;
+    disk.rename(&new_path, &base_path).map_err(|e| Error::io(&new_path, "rename", e))?;
+    sync_dir(&**disk, path)
+}
+
+fn recover(
+    disk: Arc<dyn Disk>,
+    path: &Path,
+    history_dir: PathBuf,
+    cache: Arc<Cache>,
+    options: Options,
+    lock: Box<dyn Send + Sync>,
+) -> Result<Arc<Engine>> {
+    let base_path = path.join(BASE_FILE);
+    let (store, superblock) = PageStore::open(&disk, &base_path, &cache, options.read_only)?;
+    let manifest = Manifest::decode(&superblock.manifest)
+        .ok_or_else(|| Error::corruption(&base_path, 0, "the superblock's manifest cannot be read"))?;
+    if !options.read_only {
+        remove_litter(&*disk, path, &history_dir, &manifest)?;
+    }
+    let base = store.open_base(&superblock.root)?;
+    let open_run = |meta| {
+        let path = runs_dir(path).join(file_name(meta.id));
+        Run::open(&*disk, &path, meta, manifest.hash_seed, &cache)
+    };
+    let runs = manifest.runs.iter().map(open_run).collect::<Result<Vec<_>>>()?;
+
+    let mut replay = Replay::new(&manifest, &options);
+    let expected = wal::Expectation {
+        database_id: store.database_id(),
+        floor_segment: manifest.wal_floor,
+        next_seq: manifest.flushed_seq + 1,
+    };
+    let recovered = wal::recover(&*disk, &wal_dir(path), expected, options.read_only, &mut |seq, segment, bytes| {
+        replay.apply(seq, segment, bytes, path)
+    })?;
+    if recovered.superblock_number > store.superblock_number() {
+        let reason = format!(
+            "the log was begun under superblock {}, but the newest here is {}",
+            recovered.superblock_number,
+            store.superblock_number()
+        );
+        return Err(Error::corruption(&base_path, 0, reason));
+    }
+
+    // Relaxed: only uniqueness matters.
+    let database = NEXT_DATABASE.fetch_add(1, Ordering::Relaxed);
+    let context =
+        Arc::new(Context { hash_seed: manifest.hash_seed, tables: TableDirectory::new(database), _lock: lock });
+    let memtables =
+        std::iter::once(&replay.active).chain(replay.frozen.iter().rev().map(|frozen| &frozen.memtable));
+    let layers = Layers {
+        context,
+        memtables: memtables.cloned().collect(),
+        runs,
+        base,
+        exact_from: manifest.flushed_seq,
+    };
+    let present = Arc::new(Present::new(layers, replay.last_seq));
+    let next_table_id = load_tables(&present)?.max(manifest.next_table_id);
+
+    let health = Arc::new(Health::default());
+    let backlog = Arc::new(Backlog::new(health.clone(), options.memtable_bytes));
+    backlog.set_runs(manifest.runs.len());
+    for frozen in replay.frozen {
+        backlog.push(frozen);
+    }
+    let writer = if options.read_only {
+        None
+    } else {
+        let settings = log_settings(path, store.database_id(), &options);
+        let wal = Wal::open(disk.clone(), settings, recovered, store.superblock_number())?;
+        let wal = Arc::new(wal);
+        let start = Start {
+            next_seq: replay.last_seq + 1,
+            next_snapshot_id: replay.next_snapshot_id,
+            last_time_micros: replay.last_time_micros,
+            active: replay.active,
+            declared: unmerged_snapshots(&present)?,
+        };
+        let committer =
+            Committer::new(health.clone(), present.clone(), backlog.clone(), wal.clone(), start);
+        Some(Writer { wal, committer: Arc::new(committer) })
+    };
+    let past = Past::new(disk.clone(), history_dir, store.clone(), cache.clone());
+    Ok(Arc::new(Engine {
+        disk,
+        path: path.to_owned(),
+        options,
+        health,
+        cache,
+        present,
+        backlog,
+        writer,
+        store,
+        past,
+        manifest: Mutex::new(manifest),
+        next_table_id: next_table_id.into(),
+        flushing: Mutex::default(),
+        merging: Mutex::default(),
+        merge_signal: Signal::default(),
+        counters: Counters::default(),
+    }))
+}
+
+/// The log's commits on their way back into memtables.
+struct Replay {
+    memtable_bytes: usize,
+    hash_seed: u64,
+    active: Arc<Memtable>,
+    /// Oldest first.
+    frozen: Vec<Frozen>,
+    last_seq: u64,
+    next_snapshot_id: u64,
+    last_time_micros: u64,
+}
+
+impl Replay {
+    fn new(manifest: &Manifest, options: &Options) -> Replay {
+        Replay {
+            memtable_bytes: options.memtable_bytes,
+            hash_seed: manifest.hash_seed,
+            active: Arc::new(Memtable::new(options.memtable_bytes)),
+            frozen: Vec::new(),
+            last_seq: manifest.flushed_seq,
+            next_snapshot_id: manifest.next_snapshot_id,
+            last_time_micros: manifest.last_time_micros,
+        }
+    }
+
+    fn apply(&mut self, seq: u64, segment: u64, bytes: &[u8], path: &Path) -> Result<()> {
+        let Some(commit) = record::decode(seq, bytes) else {
+            let path = wal_dir(path).join(wal::file_name(segment));
+            return Err(Error::corruption(&path, 0, format!("the record of commit {seq} cannot be read")));
+        };
+        if self.active.is_full() {
+            let full = std::mem::replace(&mut self.active, Arc::new(Memtable::new(self.memtable_bytes)));
+            self.frozen.push(Frozen {
+                memtable: full,
+                last_seq: self.last_seq,
+                // What this segment holds of the frozen memtable is passed over by its numbers.
+                next_segment: segment,
+                next_snapshot_id: self.next_snapshot_id,
+                last_time_micros: self.last_time_micros,
+            });
+        }
+        let seed = self.hash_seed;
+        let records =
+            commit.writes.iter().map(|(key, value)| (HashedKey::new(key.table, key.bytes, seed), *value));
+        self.active.insert_batch(seq, records);
+        insert_system_records(&self.active, &commit.marks, commit.place, seed);
+        self.last_seq = seq;
+        self.last_time_micros = commit.place.time_micros;
+        if commit.place.snapshot_id != 0 {
+            self.next_snapshot_id = commit.place.snapshot_id + 1;
+        }
+        Ok(())
+    }
+}
+
+/// Removes files that a crash left behind before a superblock named them, or after it no longer did.
+fn remove_litter(disk: &dyn Disk, path: &Path, history_dir: &Path, manifest: &Manifest) -> Result<()> {
+    let runs_dir = runs_dir(path);
+    for name in list(disk, &runs_dir)? {
+        if !manifest.runs.iter().any(|run| file_name(run.id) == name) {
+            remove(disk, &runs_dir.join(name))?;
+        }
+    }
+    for name in list(disk, history_dir)? {
+        let unfinished = |id| id >= manifest.next_run_id || id == manifest.unfinished_history_run;
+        if run::file_id(&name).is_some_and(unfinished) {
+            remove(disk, &history_dir.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+/// Fills the directory of tables from the newest view; answers the first id that no table has.
+fn load_tables(present: &Present) -> Result<u32> {
+    let now = present.snapshot();
+    let directory = &present.context().tables;
+    let mut next_id = FIRST_TABLE;
+    for (name, row) in now.table_rows()? {
+        next_id = next_id.max(row.id.saturating_add(1));
+        let table = Table::new(directory.database(), row.id, &name, row.created_seq);
+        directory.lock().insert(name, table);
+    }
+    Ok(next_id)
+}
+
+/// The sequence numbers of the declared snapshots that are not merged yet, ascending. There are as many as the log and the runs hold, not as many
+/// as were ever declared.
+fn unmerged_snapshots(present: &Present) -> Result<Vec<u64>> {
+    let now = present.snapshot();
+    let layers = now.layers();
+    let mut cursor = layers.cursor_under(None, rows::SNAPSHOTS, now.seq().0);
+    cursor.seek_before(None)?;
+    let mut seqs = Vec::new();
+    loop {
+        cursor.skip_deleted()?;
+        let Some((key, row)) = cursor.record()? else { break };
+        let Some(row) = SnapshotRow::decode(row) else {
+            return Err(now.bad_row("snapshot", &key.escape_ascii().to_string()));
+        };
+        if row.seq < layers.base.seq() {
+            break;
+        }
+        seqs.push(row.seq);
+        cursor.prev()?;
+    }
+    seqs.reverse();
+    Ok(seqs)
+}

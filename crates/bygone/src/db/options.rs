@@ -1,0 +1,120 @@
+//! How to open a database.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::Db;
+use crate::error::{Error, Result};
+use crate::io::{Disk, RealDisk};
+use crate::txn::Durability;
+
+/// A builder for [`Db`]. Every size is in bytes.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub(super) create: bool,
+    pub(super) read_only: bool,
+    pub(super) durability: Durability,
+    pub(super) memtable_bytes: usize,
+    pub(super) cache_bytes: usize,
+    pub(super) log_segment_bytes: u64,
+    pub(super) history_dir: Option<PathBuf>,
+    pub(super) background: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            create: true,
+            read_only: false,
+            durability: Durability::Sync,
+            memtable_bytes: 64 << 20,
+            cache_bytes: 256 << 20,
+            log_segment_bytes: 16 << 20,
+            history_dir: None,
+            background: true,
+        }
+    }
+}
+
+impl Options {
+    pub fn new() -> Options {
+        Options::default()
+    }
+
+    /// Whether to make the database if there is none. Default: true.
+    pub fn create(mut self, create: bool) -> Self {
+        self.create = create;
+        self
+    }
+
+    /// Whether to open for reading only: nothing in the directory is changed, every write gives `Error::ReadOnly`. Fails with
+    /// `Error::Locked` while another process has the database open for writing. Default: false.
+    pub fn read_only(mut self, read_only: bool) -> Self {
+        self.read_only = read_only;
+        self
+    }
+
+    /// When commits are durable that do not say so themselves. Default: `Sync`.
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
+    }
+
+    /// The memory budget of one memtable, at least 64 KiB. Up to five exist when writers outrun the disk. Default: 64 MiB.
+    pub fn memtable_bytes(mut self, bytes: usize) -> Self {
+        self.memtable_bytes = bytes;
+        self
+    }
+
+    /// The memory budget for pages of the base and blocks of runs. Default: 256 MiB.
+    pub fn cache_bytes(mut self, bytes: usize) -> Self {
+        self.cache_bytes = bytes;
+        self
+    }
+
+    /// The size of one preallocated segment of the write-ahead log, at least 64 KiB. Default: 16 MiB.
+    pub fn log_segment_bytes(mut self, bytes: u64) -> Self {
+        self.log_segment_bytes = bytes;
+        self
+    }
+
+    /// Where history runs go; it may be on another disk. The same directory has to be given each time. Default: `history` in the database
+    /// directory.
+    pub fn history_dir(mut self, directory: impl AsRef<Path>) -> Self {
+        self.history_dir = Some(directory.as_ref().to_owned());
+        self
+    }
+
+    /// Whether to flush and merge on threads of the database's own. Without them commits do it when it cannot wait, and [`Db::flush`] and
+    /// [`Db::merge`] at any time: then what happens depends on the calls alone, which tests want. Default: true.
+    pub fn background(mut self, background: bool) -> Self {
+        self.background = background;
+        self
+    }
+
+    /// Opens the database in a directory.
+    ///
+    /// # Errors
+    /// `Locked` if it is open already; `ReadOnly` if there is none and it may not be made; `Corruption` if the files are damaged;
+    /// `Incompatible` if another version wrote them; `Io`.
+    pub fn open(self, path: impl AsRef<Path>) -> Result<Db> {
+        self.open_on(Arc::new(RealDisk), path)
+    }
+
+    /// Opens a database on a disk of the caller's choice, a simulated one for instance.
+    ///
+    /// # Errors
+    /// As [`open`](Options::open).
+    pub fn open_on(self, disk: Arc<dyn Disk>, path: impl AsRef<Path>) -> Result<Db> {
+        let least = [
+            ("memtable_bytes", self.memtable_bytes as u64, 64 << 10),
+            ("log_segment_bytes", self.log_segment_bytes, 64 << 10),
+        ];
+        for (name, bytes, least) in least {
+            if bytes < least {
+                return Err(Error::InvalidArgument { reason: format!("{name} must be at least {least}, not {bytes}") });
+            }
+        }
+        Db::open_with(disk, path.as_ref(), self)
+    }
+}

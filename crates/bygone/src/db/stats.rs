@@ -1,0 +1,143 @@
+//! Figures about a database, and checking all of it.
+//!
+//! Owns: [`Stats`] and [`VerifyReport`]. Promises: figures are as of one moment each, not of one moment all. May call: the engine.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::Db;
+use super::engine::lock;
+use crate::error::Result;
+use crate::ids::Seq;
+
+/// Figures about an open database. Sizes are in bytes; counts of written bytes begin when the database is opened.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Stats {
+    /// The latest commit.
+    pub seq: Seq,
+    pub tables: u64,
+    pub snapshots: u64,
+    /// Memory of the active and the frozen memtables.
+    pub memtable_bytes: u64,
+    pub frozen_memtables: u64,
+    /// Runs that wait for a merge.
+    pub runs: u64,
+    pub run_bytes: u64,
+    /// The length of the base's file.
+    pub base_bytes: u64,
+    /// Of it, what may be used again.
+    pub base_free_bytes: u64,
+    /// Of it, what only the past needs.
+    pub base_history_bytes: u64,
+    pub history_runs: u64,
+    pub history_bytes: u64,
+    /// Bases that are kept as key frames.
+    pub retained_bases: u64,
+    /// The log on disk, spare segments included.
+    pub wal_bytes: u64,
+    pub cache_bytes: u64,
+    pub cache_budget_bytes: u64,
+    /// Places where threads note their views, busy or idle.
+    pub reader_slots: u64,
+    /// Keys and values that were committed.
+    pub application_bytes: u64,
+    /// Bytes written to files: log, runs, base and history together.
+    pub written_bytes: u64,
+    pub flushes: u64,
+    pub merges: u64,
+}
+
+/// What [`Db::verify`] read and found whole.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct VerifyReport {
+    /// Pages of the base, and of the retained ones.
+    pub pages: u64,
+    /// Runs, and history runs.
+    pub runs: u64,
+    /// Records in both; one that several bases share counts once for each.
+    pub records: u64,
+    /// Bases read: the current one and the retained ones.
+    pub bases: u64,
+}
+
+impl Db {
+    /// Figures about the database as it is now.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`: the number of snapshots is read from the database.
+    pub fn stats(&self) -> Result<Stats> {
+        // Relaxed: figures for people.
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let engine = self.engine();
+        let now = self.snapshot();
+        let layers = now.layers();
+        let manifest = lock(&engine.manifest).clone();
+        let space = engine.store.space_stats();
+        let current: u64 = layers.base.tables().iter().map(|(_, root)| root.page_bytes()).sum();
+        let counters = &engine.counters;
+        let (mut wal_bytes, mut logged) = (0, 0);
+        if let Some(writer) = &engine.writer {
+            (wal_bytes, logged) = (writer.wal.bytes(), count(&writer.committer.logged_bytes));
+        }
+        Ok(Stats {
+            seq: now.seq(),
+            tables: engine.present.context().tables.lock().len() as u64,
+            snapshots: engine.past.count(&now)?,
+            memtable_bytes: layers.memtables.iter().map(|memtable| memtable.memory_bytes() as u64).sum(),
+            frozen_memtables: layers.memtables.len() as u64 - 1,
+            runs: manifest.runs.len() as u64,
+            run_bytes: manifest.runs.iter().map(|run| run.bytes).sum(),
+            base_bytes: space.file_bytes,
+            base_free_bytes: space.free_bytes,
+            base_history_bytes: space.used_bytes.saturating_sub(current),
+            history_runs: manifest.history_runs,
+            history_bytes: manifest.history_bytes,
+            retained_bases: manifest.retained_bases,
+            wal_bytes,
+            cache_bytes: engine.cache.used_bytes() as u64,
+            cache_budget_bytes: engine.cache.budget_bytes() as u64,
+            reader_slots: engine.present.reader_slots() as u64,
+            application_bytes: engine
+                .writer
+                .as_ref()
+                .map_or(0, |writer| count(&writer.committer.application_bytes)),
+            written_bytes: logged
+                + count(&counters.flushed_bytes)
+                + count(&counters.merged_bytes)
+                + count(&counters.history_bytes),
+            flushes: count(&counters.flushes),
+            merges: count(&counters.merges),
+        })
+    }
+
+    /// Reads everything that any view of now or of a declared snapshot can reach, and checks every checksum and every order.
+    ///
+    /// # Errors
+    /// `Corruption` names the first damage found; `Io`.
+    pub fn verify(&self) -> Result<VerifyReport> {
+        let engine = self.engine();
+        let mut report = VerifyReport::default();
+        let now = self.snapshot();
+        let layers = now.layers();
+        let mut roots = vec![layers.base.root()];
+        let mut runs = layers.runs.clone();
+        for (_, interval) in engine.past.intervals(&layers.base)? {
+            roots.extend(interval.key_frame);
+            if let Some(meta) = &interval.run {
+                runs.push(engine.past.open_run(meta, layers.context.hash_seed)?);
+            }
+        }
+        for root in &roots {
+            let verified = engine.store.verify(root)?;
+            report.pages += verified.pages;
+            report.records += verified.records;
+            report.bases += 1;
+        }
+        for run in runs {
+            report.records += run.verify()?.records;
+            report.runs += 1;
+        }
+        Ok(report)
+    }
+}

@@ -1,0 +1,135 @@
+//! The past: declared snapshots, what is kept for them, and how a view of one is opened.
+//!
+//! Owns: the rows of the history table, the rule of what a merge must keep, and opening past views. Promises: every declared snapshot reads
+//! exactly what the database held at its commit, for ever; a past view is an ordinary view. May call: snapshot, run, base.
+//!
+//! Bases are key frames, history runs are the deltas between them. A merge that takes the base from `from` to `to` writes one row for the interval
+//! `[from, to)`, if any snapshot was declared in it: the key frame at `from` (or none, if the interval before leads on to this one) and the run with
+//! the versions that the interval's snapshots see. A snapshot at `s` is then read through the run of its interval, the runs of the intervals
+//! before it back to the nearest key frame, and that key frame, all as of `s`.
+
+pub(crate) mod past;
+pub(crate) mod plan;
+pub(crate) mod visibility;
+
+use std::time::SystemTime;
+
+use crate::base::BaseRoot;
+use crate::codec::Reader;
+use crate::ids::{Seq, SnapshotId};
+use crate::run::RunMeta;
+
+/// How a declared snapshot is named by who asks for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SnapshotRef {
+    Id(SnapshotId),
+    Name(String),
+    /// The latest one declared at or before this time.
+    Time(SystemTime),
+}
+
+impl From<SnapshotId> for SnapshotRef {
+    fn from(id: SnapshotId) -> Self {
+        SnapshotRef::Id(id)
+    }
+}
+
+impl From<&str> for SnapshotRef {
+    fn from(name: &str) -> Self {
+        SnapshotRef::Name(name.to_owned())
+    }
+}
+
+impl From<String> for SnapshotRef {
+    fn from(name: String) -> Self {
+        SnapshotRef::Name(name)
+    }
+}
+
+impl From<&String> for SnapshotRef {
+    fn from(name: &String) -> Self {
+        SnapshotRef::Name(name.clone())
+    }
+}
+
+impl From<SystemTime> for SnapshotRef {
+    fn from(time: SystemTime) -> Self {
+        SnapshotRef::Time(time)
+    }
+}
+
+impl From<&SnapshotInfo> for SnapshotRef {
+    fn from(info: &SnapshotInfo) -> Self {
+        SnapshotRef::Id(info.id)
+    }
+}
+
+impl std::fmt::Display for SnapshotRef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            SnapshotRef::Id(id) => write!(f, "with id {id}"),
+            SnapshotRef::Name(name) => write!(f, "named {name:?}"),
+            SnapshotRef::Time(time) => {
+                let seconds = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+                write!(f, "at or before {seconds:.6} seconds after 1970")
+            }
+        }
+    }
+}
+
+/// A declared snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SnapshotInfo {
+    pub id: SnapshotId,
+    /// Unique among the living snapshots.
+    pub name: Option<String>,
+    /// The commit whose state it is.
+    pub seq: Seq,
+    /// When it was declared.
+    pub time: SystemTime,
+    /// Whatever the application gave along.
+    pub metadata: Vec<u8>,
+}
+
+/// A row of the history table: what is kept of one merged interval. Its key is the interval's end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Interval {
+    /// The interval's start: the sequence number of the base that the merge began with.
+    pub from: u64,
+    /// That base, if it is kept.
+    pub key_frame: Option<BaseRoot>,
+    pub run: Option<RunMeta>,
+}
+
+const ROW_VERSION: u8 = 1;
+const HAS_KEY_FRAME: u8 = 1;
+const HAS_RUN: u8 = 2;
+
+impl Interval {
+    pub fn encode(&self) -> Vec<u8> {
+        let flags = if self.key_frame.is_some() { HAS_KEY_FRAME } else { 0 }
+            | if self.run.is_some() { HAS_RUN } else { 0 };
+        let mut out = vec![ROW_VERSION, flags];
+        out.extend_from_slice(&self.from.to_le_bytes());
+        if let Some(root) = &self.key_frame {
+            root.encode(&mut out);
+        }
+        if let Some(run) = &self.run {
+            run.encode(&mut out);
+        }
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<Interval> {
+        let mut reader = Reader::new(bytes);
+        let (version, flags, from) = (reader.u8()?, reader.u8()?, reader.u64()?);
+        if version != ROW_VERSION || flags & !(HAS_KEY_FRAME | HAS_RUN) != 0 {
+            return None;
+        }
+        let key_frame =
+            if flags & HAS_KEY_FRAME != 0 { Some(BaseRoot::decode(&mut reader)?) } else { None };
+        let run = if flags & HAS_RUN != 0 { Some(RunMeta::decode(&mut reader)?) } else { None };
+        Some(Interval { from, key_frame, run })
+    }
+}

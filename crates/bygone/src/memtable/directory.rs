@@ -1,0 +1,111 @@
+//! The hash directory: from a key to its node.
+//!
+//! Owns: the buckets. Promises: finding and inserting are lock-free and take O(1) expected steps; a key has one node; nothing is
+//! ever taken out. May call: `entry`, `arena`.
+//!
+//! A bucket is one word: a pointer to the newest node of its chain, with tags in the pointer's unused bits. Each key
+//! has one tag bit, and a word's tags are those of all nodes in the chain that it leads to (as in V. Leis et al.,
+//! "Morsel-Driven Parallelism", SIGMOD 2014). So most look-ups of absent keys, and most insertions of new ones, end at the
+//! bucket's word and touch no node.
+
+use std::ptr::{self, NonNull};
+
+use super::arena::Claim;
+use super::entry::{FIRST_TAG_BIT, Node, NodeRef, TAG_BITS};
+use crate::layer::HashedKey;
+use crate::sync::atomic::{AtomicPtr, Ordering};
+
+/// The part of the budget that the buckets take. Small records (80 bytes) fill the rest with about one node for each bucket.
+const BUDGET_SHARE: usize = 12;
+const PAGE_BYTES: usize = 4096;
+
+/// Its owner inserts nodes of one arena only, and keeps that arena as long as the directory.
+pub(super) struct Directory {
+    buckets: Box<[AtomicPtr<Node>]>,
+}
+
+impl Directory {
+    /// Buckets for a memtable of that size, in memory that is really there, so that no writer pays for its first touch.
+    pub fn new(budget_bytes: usize) -> Directory {
+        let count = (budget_bytes / BUDGET_SHARE / size_of::<AtomicPtr<Node>>()).max(1);
+        let buckets: Box<[_]> = (0..count).map(|_| AtomicPtr::new(ptr::null_mut())).collect();
+        // The compiler may turn the line above into a request for zeroed memory, which the system provides page by page at the
+        // first store. Relaxed: not shared yet.
+        for bucket in buckets.iter().step_by(PAGE_BYTES / size_of::<AtomicPtr<Node>>()) {
+            bucket.store(ptr::null_mut(), Ordering::Relaxed);
+        }
+        Directory { buckets }
+    }
+
+    pub fn bytes(&self) -> usize {
+        size_of_val::<[_]>(&self.buckets)
+    }
+
+    #[inline]
+    pub fn find(&self, key: &HashedKey<'_>) -> Option<NodeRef<'_>> {
+        // Acquire: pairs with the release in `insert`.
+        find_in_chain(self.bucket(key.hash).load(Ordering::Acquire), key)
+    }
+
+    /// Adds a version to the key's node, or a node if the key has none.
+    #[inline]
+    pub fn insert<'m>(&'m self, claim: &mut Claim<'m>, seq: u64, key: &HashedKey<'_>, value: Option<&[u8]>) {
+        let bucket = self.bucket(key.hash);
+        // Acquire, here and on failure below: the chain's nodes are read.
+        let mut word = bucket.load(Ordering::Acquire);
+        if let Some(node) = find_in_chain(word, key) {
+            return node.add_version(claim, seq, value);
+        }
+        // The node goes on the append list before it can be found here: whoever adds an older version to it, and
+        // completes first, leaves it where sorters find it.
+        let node = NodeRef::create(claim, seq, key, value);
+        loop {
+            // Relaxed: the release below publishes it.
+            node.node().next.store(word, Ordering::Relaxed);
+            let tags = word.addr() & TAG_MASK | tag(key.hash);
+            let tagged = node.as_ptr().map_addr(|address| address | tags);
+            // Release: who finds the node sees it whole, and on the append list.
+            match bucket.compare_exchange(word, tagged, Ordering::Release, Ordering::Acquire) {
+                Ok(_) => return,
+                Err(changed) => word = changed,
+            }
+            if let Some(winner) = find_in_chain(word, key) {
+                node.abandon();
+                return winner.add_version(claim, seq, value);
+            }
+        }
+    }
+
+    #[inline]
+    fn bucket(&self, hash: u64) -> &AtomicPtr<Node> {
+        // The hash's high bits, scaled to the number of buckets: any number will do, not only powers of two.
+        let index = (u128::from(hash) * self.buckets.len() as u128) >> 64;
+        &self.buckets[index as usize]
+    }
+}
+
+const TAG_MASK: usize = ((1usize << TAG_BITS) - 1) << FIRST_TAG_BIT;
+
+/// The key's one tag bit, from the low end of the hash.
+#[inline]
+fn tag(hash: u64) -> usize {
+    1 << (FIRST_TAG_BIT + u32::from(hash as u8) % TAG_BITS)
+}
+
+#[inline]
+fn find_in_chain<'m>(mut word: *mut Node, key: &HashedKey<'_>) -> Option<NodeRef<'m>> {
+    let tag = tag(key.hash);
+    // An empty word has no tags, so this also is the end of the chain.
+    while word.addr() & tag != 0 {
+        let node = word.map_addr(|address| address & !TAG_MASK);
+        // SAFETY: a word with tags leads to a node, which was whole when it was published and lives as long as the arena, and this
+        // directory's owner keeps both together. Acquire: by who loaded the bucket; the rest of the chain was published earlier.
+        let node = unsafe { NodeRef::from_raw(NonNull::new_unchecked(node)) };
+        if node.matches(key) {
+            return Some(node);
+        }
+        // Relaxed: set before the node was published in the bucket.
+        word = node.node().next.load(Ordering::Relaxed);
+    }
+    None
+}

@@ -1,0 +1,114 @@
+//! The memory that a memtable expects to use, asked for in one piece ahead of time.
+//!
+//! Owns: that piece. Promises: handing out is one exchange and never waits; what is handed out stays in place until the reserve is
+//! dropped. May call: the allocator.
+//!
+//! The system provides memory page by page at the first store to each, and that costs more than inserting the records that fill
+//! a page. [`Reserve::touch`] pays this ahead; untouched, the reserve is address space and nothing more.
+
+use std::alloc::{Layout, alloc, dealloc};
+use std::ptr::NonNull;
+
+use crate::sync::atomic::{AtomicUsize, Ordering};
+
+/// Enough for all that is put in a chunk.
+pub(super) const ALIGNMENT_BYTES: usize = 16;
+/// No system has smaller pages.
+const PAGE_BYTES: usize = 4096;
+
+pub(super) struct Reserve {
+    memory: Option<(NonNull<u8>, Layout)>,
+    given_bytes: AtomicUsize,
+}
+
+impl Reserve {
+    /// About `bytes` bytes, or nothing if the system refuses: users of a reserve can do without.
+    pub fn new(bytes: usize) -> Reserve {
+        let layout = Layout::from_size_align(bytes / ALIGNMENT_BYTES * ALIGNMENT_BYTES, ALIGNMENT_BYTES).ok();
+        let memory = layout.filter(|layout| layout.size() > 0).and_then(|layout| {
+            // SAFETY: the layout's size is not zero.
+            let memory = NonNull::new(unsafe { alloc(layout) })?;
+            super::entry::assert_taggable(memory.addr().get() + layout.size());
+            Some((memory, layout))
+        });
+        Reserve { memory, given_bytes: AtomicUsize::new(0) }
+    }
+
+    /// Memory that nobody else has, not initialised, at a multiple of [`ALIGNMENT_BYTES`], which `bytes` must be too; `None` when there is
+    /// not so much left.
+    pub fn take(&self, bytes: usize) -> Option<NonNull<u8>> {
+        debug_assert!(bytes.is_multiple_of(ALIGNMENT_BYTES));
+        let (memory, layout) = self.memory?;
+        // Relaxed, here and below: the exchange alone makes ranges disjoint; the memory was there before the reserve was shared.
+        let mut given = self.given_bytes.load(Ordering::Relaxed);
+        loop {
+            if bytes > layout.size() - given {
+                return None;
+            }
+            let taken = self.given_bytes.compare_exchange_weak(
+                given,
+                given + bytes,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+            match taken {
+                // SAFETY: `given + bytes` does not exceed the size.
+                Ok(_) => return Some(unsafe { memory.add(given) }),
+                Err(changed) => given = changed,
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub fn given_bytes(&self) -> usize {
+        self.given_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Makes the system provide all pages that are not handed out yet.
+    pub fn touch(&mut self) {
+        let Some((memory, layout)) = self.memory else { return };
+        // Relaxed: `&mut self`, so nobody hands out meanwhile.
+        let given = self.given_bytes.load(Ordering::Relaxed);
+        for offset in (given..layout.size()).step_by(PAGE_BYTES) {
+            // SAFETY: inside the reserve, and not handed out. Volatile, or the compiler may leave out what nobody reads.
+            unsafe { memory.add(offset).write_volatile(0) };
+        }
+    }
+}
+
+impl Drop for Reserve {
+    fn drop(&mut self) {
+        if let Some((memory, layout)) = self.memory {
+            // SAFETY: made with this layout in `new`; who took from it took it for the life of the reserve.
+            unsafe { dealloc(memory.as_ptr(), layout) };
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_handed_out_is_disjoint_and_ends_with_the_reserve() {
+        let mut reserve = Reserve::new(10_007);
+        reserve.touch();
+        let mut taken = Vec::new();
+        while let Some(memory) = reserve.take(1600) {
+            assert!(memory.addr().get().is_multiple_of(ALIGNMENT_BYTES));
+            // SAFETY: 1600 bytes were handed out there.
+            unsafe { memory.write_bytes(taken.len() as u8, 1600) };
+            taken.push(memory);
+        }
+        assert_eq!(taken.len(), 6);
+        reserve.touch();
+        for (n, memory) in taken.iter().enumerate() {
+            // SAFETY: written above.
+            let bytes = unsafe { std::slice::from_raw_parts(memory.as_ptr(), 1600) };
+            assert!(bytes.iter().all(|byte| *byte == n as u8));
+        }
+        assert!(reserve.take(400).is_some(), "10,000 bytes less 9,600 are left");
+        assert!(reserve.take(16).is_none());
+        assert!(Reserve::new(0).take(16).is_none());
+    }
+}

@@ -1,0 +1,210 @@
+//! A view's stack of layers, and reading through it.
+//!
+//! Owns: the order in which layers are asked. Promises: a view answers from what it holds alone, so nothing that is flushed,
+//! merged or dropped later changes its answers. May call: memtable, run, base.
+
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+
+use super::cursor::MergeCursor;
+use super::table::TableDirectory;
+use crate::base::BaseVersion;
+use crate::error::Result;
+use crate::layer::{HashedKey, LayerCursor, Lookup};
+use crate::memtable::Memtable;
+use crate::run::Run;
+
+/// What all views of one open database share.
+pub(crate) struct Context {
+    pub hash_seed: u64,
+    pub tables: TableDirectory,
+    /// Held as long as anything can read the files: nobody else may write them meanwhile.
+    pub _lock: Box<dyn Send + Sync>,
+}
+
+/// The immutable part of a view: sorted layers, newest first. Together with a sequence number it is a view.
+pub(crate) struct Layers {
+    pub context: Arc<Context>,
+    /// Newest first: the active memtable, then the frozen ones. The active one still grows, by versions that are newer than any view
+    /// that has this stack.
+    pub memtables: Vec<Arc<Memtable>>,
+    /// Newest first.
+    pub runs: Vec<Arc<Run>>,
+    pub base: Arc<BaseVersion>,
+    /// This stack is exact for every sequence number from here on, and for the declared snapshots. Flushes and merges drop versions
+    /// that only other, older numbers could see.
+    pub exact_from: u64,
+}
+
+impl Layers {
+    /// The same stack under a new active memtable.
+    pub fn with_memtable(&self, memtable: Arc<Memtable>) -> Layers {
+        let memtables = std::iter::once(memtable).chain(self.memtables.iter().cloned()).collect();
+        Layers { memtables, runs: self.runs.clone(), ..self.shallow() }
+    }
+
+    /// The same stack with a flushed memtable's run in its place. `exact_from` is the last commit in it: between versions of one
+    /// key the flush kept only what that number or a declared snapshot can see.
+    pub fn with_flushed(&self, memtable: &Arc<Memtable>, run: Option<Arc<Run>>, exact_from: u64) -> Layers {
+        let memtables = self.memtables.iter().filter(|other| !Arc::ptr_eq(other, memtable)).cloned().collect();
+        let runs = run.into_iter().chain(self.runs.iter().cloned()).collect();
+        Layers { memtables, runs, exact_from: exact_from.max(self.exact_from), ..self.shallow() }
+    }
+
+    /// The same stack over a new base, without the runs that are merged into it.
+    pub fn with_merged(&self, base: Arc<BaseVersion>, merged: &[Arc<Run>], exact_from: u64) -> Layers {
+        let runs = self.runs.iter().filter(|run| !merged.iter().any(|other| Arc::ptr_eq(other, run)));
+        let runs = runs.cloned().collect();
+        let memtables = self.memtables.clone();
+        Layers { memtables, runs, base, exact_from: exact_from.max(self.exact_from), ..self.shallow() }
+    }
+
+    fn shallow(&self) -> Layers {
+        Layers {
+            context: self.context.clone(),
+            memtables: Vec::new(),
+            runs: Vec::new(),
+            base: self.base.clone(),
+            exact_from: self.exact_from,
+        }
+    }
+
+    /// The newest version of a key that is not newer than `seq`; its value goes to `found`.
+    pub fn get(&self, table: u32, key: &[u8], seq: u64, found: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        let hashed = HashedKey::new(table, key, self.context.hash_seed);
+        for memtable in &self.memtables {
+            match memtable.get(&hashed, seq, found) {
+                Lookup::Absent => {}
+                other => return Ok(other == Lookup::Found),
+            }
+        }
+        for run in &self.runs {
+            match run.get(&hashed, seq, found)? {
+                Lookup::Absent => {}
+                other => return Ok(other == Lookup::Found),
+            }
+        }
+        Ok(self.base.get(table, key, found)? == Lookup::Found)
+    }
+
+    /// The sequence number of the newest commit that wrote this key; `None` if only the base knows, whose versions are all older than
+    /// any transaction's read point that this is asked for.
+    pub fn newest_seq(&self, key: &HashedKey<'_>) -> Result<Option<u64>> {
+        for memtable in &self.memtables {
+            if let Some(seq) = memtable.newest_seq(key) {
+                return Ok(Some(seq));
+            }
+        }
+        for run in &self.runs {
+            if let Some(seq) = run.newest_seq(key)? {
+                return Ok(Some(seq));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A cursor over one table as of `seq`, through all layers, and through `top` above them.
+    pub fn cursor_under(&self, top: Option<Box<dyn LayerCursor>>, table: u32, seq: u64) -> MergeCursor {
+        let mut cursors: Vec<_> = top.into_iter().chain(self.overlay(table, seq)).collect();
+        cursors.push(Box::new(self.base.cursor(table)));
+        MergeCursor::new(cursors)
+    }
+
+    /// The cursors over everything that lies above the base, newest first.
+    fn overlay(&self, table: u32, seq: u64) -> Vec<Box<dyn LayerCursor>> {
+        let memtables = self.memtables.iter().filter(|memtable| !memtable.is_empty());
+        let memtables = memtables.map(|m| Box::new(m.cursor(table, seq)) as Box<dyn LayerCursor>);
+        let runs = self.runs.iter().map(|run| Box::new(run.cursor(table, seq)) as Box<dyn LayerCursor>);
+        memtables.chain(runs).collect()
+    }
+
+    /// Calls `f` with each record between the bounds, in order, borrowed.
+    ///
+    /// The base is walked page by page; the few records of the layers above it are woven in.
+    pub fn for_each(
+        &self,
+        table: u32,
+        seq: u64,
+        (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
+        f: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let mut overlay = MergeCursor::new(self.overlay(table, seq));
+        overlay.seek_bound(lower)?;
+        if overlay.key().is_none() {
+            return self.base.for_each(table, lower, upper, f);
+        }
+        let mut failed = Ok(());
+        let mut stopped = false;
+        self.base.for_each(table, lower, upper, &mut |key, value| {
+            match emit_before(&mut overlay, Some(key), upper, f) {
+                Ok(Woven::Stop) => stopped = true,
+                Ok(Woven::Replaced) => {}
+                Ok(Woven::Continue) => stopped = f(key, value).is_break(),
+                Err(error) => {
+                    failed = Err(error);
+                    stopped = true;
+                }
+            }
+            if stopped { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        failed?;
+        if !stopped {
+            emit_before(&mut overlay, None, upper, f)?;
+        }
+        Ok(())
+    }
+}
+
+enum Woven {
+    Stop,
+    /// The record of the base is hidden by a newer one, which was handed out (or is a deletion).
+    Replaced,
+    Continue,
+}
+
+/// Hands out the overlay's records up to and including `key`, or to the upper bound if there is no key.
+fn emit_before(
+    overlay: &mut MergeCursor,
+    key: Option<&[u8]>,
+    upper: Bound<&[u8]>,
+    f: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+) -> Result<Woven> {
+    while let Some(next) = overlay.key() {
+        let order = match key {
+            Some(key) => next.cmp(key),
+            None if is_past(next, upper) => return Ok(Woven::Continue),
+            None => std::cmp::Ordering::Less,
+        };
+        if order.is_gt() {
+            return Ok(Woven::Continue);
+        }
+        if let Some((key, value)) = overlay.record()?
+            && f(key, value).is_break()
+        {
+            return Ok(Woven::Stop);
+        }
+        overlay.next()?;
+        if order.is_eq() {
+            return Ok(Woven::Replaced);
+        }
+    }
+    Ok(Woven::Continue)
+}
+
+/// Whether a key lies behind the upper bound.
+pub(super) fn is_past(key: &[u8], upper: Bound<&[u8]>) -> bool {
+    match upper {
+        Bound::Included(upper) => key > upper,
+        Bound::Excluded(upper) => key >= upper,
+        Bound::Unbounded => false,
+    }
+}
+
+/// Whether a key lies before the lower bound.
+pub(super) fn is_before(key: &[u8], lower: Bound<&[u8]>) -> bool {
+    match lower {
+        Bound::Included(lower) => key < lower,
+        Bound::Excluded(lower) => key <= lower,
+        Bound::Unbounded => false,
+    }
+}

@@ -1,0 +1,250 @@
+//! Views: a sequence number and a stack of immutable sorted layers, pinned by a [`Snapshot`].
+//!
+//! Owns: the read path, the reader slots, the handles of tables, and the system tables' rows. Promises: a snapshot of now and one of last year are the same
+//! type, read by the same code. May call: memtable, run, base.
+
+mod cursor;
+pub(crate) mod layers;
+pub(crate) mod present;
+mod range;
+pub(crate) mod rows;
+mod slots;
+#[cfg(test)]
+mod slots_tests;
+mod table;
+
+use std::fmt;
+use std::ops::{Bound, ControlFlow, RangeBounds};
+
+pub(crate) use cursor::MergeCursor;
+pub(crate) use layers::{Context, Layers};
+pub use range::Range;
+pub(crate) use range::{Top, owned_bounds};
+pub(crate) use table::TableDirectory;
+pub use table::Table;
+
+use crate::error::{Error, Result};
+use crate::ids::Seq;
+use crate::value::Value;
+use rows::TableRow;
+use slots::{Held, Slot};
+
+/// A pinned view of the whole database, of now or of the past.
+///
+/// It keeps answering from the moment it stands for, whatever is committed, flushed, merged or dropped meanwhile. Cloning it shares the
+/// pin. It may be sent to and dropped on any thread, and outlives the [`Db`](crate::Db) it came from. A snapshot of the present that is held for
+/// long keeps the memtables of its time in memory and the pages of its time in the file.
+pub struct Snapshot {
+    /// Pinned by this handle.
+    slot: &'static Slot<Layers>,
+}
+
+impl Snapshot {
+    /// # Safety
+    /// The slot has a pin for this handle, and holds layers.
+    unsafe fn from_pinned(slot: &'static Slot<Layers>) -> Snapshot {
+        Snapshot { slot }
+    }
+
+    #[inline]
+    fn held(&self) -> &Held<Layers> {
+        // SAFETY: this handle has a pin as long as it lives.
+        unsafe { self.slot.held() }
+    }
+
+    #[inline]
+    pub(crate) fn layers(&self) -> &std::sync::Arc<Layers> {
+        self.held().layers.as_ref().expect("a pinned slot holds layers")
+    }
+
+    /// The last commit that this snapshot sees.
+    pub fn seq(&self) -> Seq {
+        Seq(self.held().seq)
+    }
+
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// `TableNotFound` if the table was dropped as of this snapshot; `Corruption` or `Io` if what it needs cannot be read.
+    pub fn get(&self, table: &Table, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
+        self.get_with(table, key, Value::from)
+    }
+
+    /// Calls `f` with the value of a key, borrowed: nothing is copied or allocated.
+    ///
+    /// # Errors
+    /// As [`get`](Snapshot::get).
+    pub fn get_with<R>(
+        &self,
+        table: &Table,
+        key: impl AsRef<[u8]>,
+        f: impl FnOnce(&[u8]) -> R,
+    ) -> Result<Option<R>> {
+        let Some(id) = self.resolve(table)? else { return Ok(None) };
+        let mut f = Some(f);
+        let mut result = None;
+        self.layers().get(id, key.as_ref(), self.held().seq, &mut |value| {
+            result = f.take().map(|f| f(value));
+        })?;
+        Ok(result)
+    }
+
+    /// Whether a key has a value.
+    ///
+    /// # Errors
+    /// As [`get`](Snapshot::get).
+    pub fn contains_key(&self, table: &Table, key: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.get_with(table, key, |_| ())?.is_some())
+    }
+
+    /// The records whose keys lie in a range, lazily, from either end.
+    ///
+    /// # Errors
+    /// As [`get`](Snapshot::get); errors that come up on the way are items.
+    pub fn range<'k>(&self, table: &Table, range: impl RangeBounds<&'k [u8]>) -> Result<Range> {
+        self.range_under(table, &range, None)
+    }
+
+    /// A range with another layer above the view.
+    pub(crate) fn range_under<'k>(
+        &self,
+        table: &Table,
+        range: &impl RangeBounds<&'k [u8]>,
+        top: Option<Top>,
+    ) -> Result<Range> {
+        let id = self.resolve(table)?;
+        // A transaction may have written to a table that its view does not have.
+        let id = id.or_else(|| top.as_ref().map(|_| table.id()));
+        Ok(Range::new(self, id, owned_bounds(range), top))
+    }
+
+    /// Calls `f` with each record whose key lies in a range, in order and borrowed, until it breaks: the fastest way through a range.
+    ///
+    /// # Errors
+    /// As [`get`](Snapshot::get).
+    pub fn for_each<'k>(
+        &self,
+        table: &Table,
+        range: impl RangeBounds<&'k [u8]>,
+        mut f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let Some(id) = self.resolve(table)? else { return Ok(()) };
+        let bounds = (range.start_bound().cloned(), range.end_bound().cloned());
+        if is_empty(bounds) {
+            return Ok(());
+        }
+        self.layers().for_each(id, self.held().seq, bounds, &mut f)
+    }
+
+    /// The names of the tables as of this snapshot, sorted.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`.
+    pub fn tables(&self) -> Result<Vec<String>> {
+        Ok(self.table_rows()?.into_iter().map(|(name, _)| name).collect())
+    }
+
+    /// The handle of a table as of this snapshot, dropped since or not.
+    ///
+    /// # Errors
+    /// `TableNotFound` if there was none of this name.
+    pub fn table(&self, name: &str) -> Result<Table> {
+        let Some(row) = self.table_row(name)? else {
+            return Err(Error::TableNotFound { table: name.to_owned() });
+        };
+        Ok(self.layers().context.tables.handle(row.id, name, row.created_seq, self.held().seq))
+    }
+
+    /// Name and row of every table as of this snapshot.
+    pub(crate) fn table_rows(&self) -> Result<Vec<(String, TableRow)>> {
+        let mut tables = Vec::new();
+        let mut damaged = None;
+        self.layers().for_each(
+            rows::TABLES,
+            self.held().seq,
+            (Bound::Unbounded, Bound::Unbounded),
+            &mut |name, row| match (std::str::from_utf8(name), TableRow::decode(row)) {
+                (Ok(name), Some(row)) => {
+                    tables.push((name.to_owned(), row));
+                    ControlFlow::Continue(())
+                }
+                _ => {
+                    damaged = Some(name.escape_ascii().to_string());
+                    ControlFlow::Break(())
+                }
+            },
+        )?;
+        match damaged {
+            Some(name) => Err(self.bad_row("table", &name)),
+            None => Ok(tables),
+        }
+    }
+
+    /// The row of a system table, decoded.
+    pub(crate) fn system_row<T>(
+        &self,
+        table: u32,
+        key: &[u8],
+        decode: impl Fn(&[u8]) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let mut row = None;
+        let found = self.layers().get(table, key, self.held().seq, &mut |bytes| row = decode(bytes))?;
+        match row {
+            None if found => Err(self.bad_row("system", &key.escape_ascii().to_string())),
+            row => Ok(row),
+        }
+    }
+
+    pub(crate) fn bad_row(&self, kind: &str, key: &str) -> Error {
+        Error::corruption(self.layers().base.path(), 0, format!("the row of {kind} {key:?} cannot be read"))
+    }
+
+    fn table_row(&self, name: &str) -> Result<Option<TableRow>> {
+        self.system_row(rows::TABLES, name.as_bytes(), TableRow::decode)
+    }
+
+    /// The id of the table that the handle means as of this snapshot: `None` if there was none of this name yet. A handle of a younger table stands for
+    /// the one that had its name then, so that the code for the present reads the past unchanged.
+    #[inline]
+    fn resolve(&self, table: &Table) -> Result<Option<u32>> {
+        if table.exists_at(self.layers().context.tables.database(), self.held().seq)? {
+            return Ok(Some(table.id()));
+        }
+        match self.table_row(table.name())? {
+            None if table.was_there_before(self.held().seq) => Err(table.not_found()),
+            row => Ok(row.map(|row| row.id)),
+        }
+    }
+}
+
+impl Clone for Snapshot {
+    fn clone(&self) -> Self {
+        // SAFETY: this handle has a pin.
+        unsafe { self.slot.pin_again() };
+        Snapshot { slot: self.slot }
+    }
+}
+
+impl Drop for Snapshot {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: the pin is this handle's, and nothing borrows from it any more.
+        unsafe { self.slot.unpin() }
+    }
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Snapshot").field("seq", &self.held().seq).finish()
+    }
+}
+
+/// Whether no key can lie between the bounds. `BTreeMap` panics on such ranges; here they are merely empty.
+pub(crate) fn is_empty((lower, upper): (Bound<&[u8]>, Bound<&[u8]>)) -> bool {
+    match (lower, upper) {
+        (Bound::Included(lower), Bound::Included(upper)) => lower > upper,
+        (Bound::Included(lower) | Bound::Excluded(lower), Bound::Excluded(upper))
+        | (Bound::Excluded(lower), Bound::Included(upper)) => lower >= upper,
+        _ => false,
+    }
+}

@@ -1,0 +1,139 @@
+//! The lazy, double-ended iterator over a range.
+//!
+//! Owns: the two ends and the rule that they do not cross. Promises: each record in the range once, whichever end it is taken from; after an error
+//! the iterator ends. May call: `layers`, `cursor`.
+
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+use super::layers::{is_before, is_past};
+use super::{Layers, MergeCursor, Snapshot, is_empty};
+use crate::error::Result;
+use crate::layer::LayerCursor;
+use crate::value::Value;
+
+pub(crate) type OwnedBounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
+pub(crate) fn owned_bounds<'k>(range: &impl RangeBounds<&'k [u8]>) -> OwnedBounds {
+    (range.start_bound().map(|key| key.to_vec()), range.end_bound().map(|key| key.to_vec()))
+}
+
+fn borrowed(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
+    bound.as_ref().map(Vec::as_slice)
+}
+
+/// Makes cursors over what lies above a view: a transaction's own writes.
+pub(crate) type Top = Box<dyn Fn() -> Box<dyn LayerCursor> + Send + Sync>;
+
+/// Records of a range in key order: `Result<(key, value)>`, both owned. Holds all that it reads from, so it may outlive the snapshot.
+pub struct Range {
+    layers: Arc<Layers>,
+    seq: u64,
+    /// `None`: there is nothing (more) to read.
+    table: Option<u32>,
+    top: Option<Top>,
+    /// What is left, narrowed from both ends as records are taken.
+    lower: Bound<Vec<u8>>,
+    upper: Bound<Vec<u8>>,
+    front: Option<MergeCursor>,
+    back: Option<MergeCursor>,
+}
+
+impl Range {
+    pub(super) fn new(
+        snapshot: &Snapshot,
+        table: Option<u32>,
+        (lower, upper): OwnedBounds,
+        top: Option<Top>,
+    ) -> Range {
+        let empty = is_empty((borrowed(&lower), borrowed(&upper)));
+        Range {
+            layers: snapshot.layers().clone(),
+            seq: snapshot.seq().0,
+            table: if empty { None } else { table },
+            top,
+            lower,
+            upper,
+            front: None,
+            back: None,
+        }
+    }
+
+    fn cursor(&self, table: u32) -> MergeCursor {
+        self.layers.cursor_under(self.top.as_ref().map(|top| top()), table, self.seq)
+    }
+
+    fn step_front(&mut self, table: u32) -> Result<Option<(Value, Value)>> {
+        if let Some(cursor) = &mut self.front {
+            cursor.next()?;
+        } else {
+            let mut cursor = self.cursor(table);
+            cursor.seek_bound(borrowed(&self.lower))?;
+            self.front = Some(cursor);
+        }
+        let Some(cursor) = &mut self.front else { return Ok(None) };
+        cursor.skip_deleted()?;
+        let Some((key, value)) = cursor.record()? else { return Ok(None) };
+        if is_past(key, borrowed(&self.upper)) {
+            return Ok(None);
+        }
+        narrow(&mut self.lower, key);
+        Ok(Some((key.into(), value.into())))
+    }
+
+    fn step_back(&mut self, table: u32) -> Result<Option<(Value, Value)>> {
+        if let Some(cursor) = &mut self.back {
+            cursor.prev()?;
+        } else {
+            let mut cursor = self.cursor(table);
+            cursor.seek_back_bound(borrowed(&self.upper))?;
+            self.back = Some(cursor);
+        }
+        let Some(cursor) = &mut self.back else { return Ok(None) };
+        cursor.skip_deleted()?;
+        let Some((key, value)) = cursor.record()? else { return Ok(None) };
+        if is_before(key, borrowed(&self.lower)) {
+            return Ok(None);
+        }
+        narrow(&mut self.upper, key);
+        Ok(Some((key.into(), value.into())))
+    }
+
+    fn step(
+        &mut self,
+        step: fn(&mut Self, u32) -> Result<Option<(Value, Value)>>,
+    ) -> Option<Result<(Value, Value)>> {
+        let item = step(self, self.table?).transpose();
+        if !matches!(item, Some(Ok(_))) {
+            self.table = None;
+        }
+        item
+    }
+}
+
+/// Makes `key` the excluded end, in the bound's own buffer.
+fn narrow(bound: &mut Bound<Vec<u8>>, key: &[u8]) {
+    let mut buffer = match std::mem::replace(bound, Bound::Unbounded) {
+        Bound::Included(buffer) | Bound::Excluded(buffer) => buffer,
+        Bound::Unbounded => Vec::new(),
+    };
+    buffer.clear();
+    buffer.extend_from_slice(key);
+    *bound = Bound::Excluded(buffer);
+}
+
+impl Iterator for Range {
+    type Item = Result<(Value, Value)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.step(Self::step_front)
+    }
+}
+
+impl DoubleEndedIterator for Range {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.step(Self::step_back)
+    }
+}
+
+impl std::iter::FusedIterator for Range {}

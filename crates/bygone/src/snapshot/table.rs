@@ -1,0 +1,121 @@
+//! Handles of tables, and which tables exist now.
+//!
+//! Owns: [`Table`] and the directory of living tables. Promises: a handle knows the range of sequence numbers in which it is good, so that reading through
+//! it needs no look-up. May call: nothing of the engine but `error`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::error::{Error, Result};
+
+/// A handle of a table. Cheap to clone; made by `Db::table`.
+#[derive(Clone)]
+pub struct Table(Arc<TableState>);
+
+struct TableState {
+    /// Which open database it belongs to.
+    database: u64,
+    id: u32,
+    name: String,
+    created_seq: u64,
+    /// Up to which number the table is known to exist: all, for one that lives or lived in this session.
+    known_until: u64,
+    /// `u64::MAX` until it is dropped.
+    dropped_seq: AtomicU64,
+}
+
+impl Table {
+    pub(crate) fn new(database: u64, id: u32, name: &str, created_seq: u64) -> Table {
+        Self::known(database, id, name, created_seq, u64::MAX)
+    }
+
+    fn known(database: u64, id: u32, name: &str, created_seq: u64, known_until: u64) -> Table {
+        let (name, dropped_seq) = (name.to_owned(), AtomicU64::new(u64::MAX));
+        Table(Arc::new(TableState { database, id, name, created_seq, known_until, dropped_seq }))
+    }
+
+    /// The table's name.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id
+    }
+
+    /// Whether this very table exists as of `seq`; `Ok(false)` says that its name has to be looked up as of then.
+    ///
+    /// # Errors
+    /// `TableNotFound` if it was dropped before, `InvalidArgument` if the handle is another database's.
+    pub(crate) fn exists_at(&self, database: u64, seq: u64) -> Result<bool> {
+        if self.0.database != database {
+            return Err(Error::InvalidArgument {
+                reason: format!("the handle of table {:?} belongs to another database", self.0.name),
+            });
+        }
+        // Acquire: pairs with `set_dropped`; a reader at a later number was ordered after the drop by `visible_seq` anyway.
+        if seq >= self.0.dropped_seq.load(Ordering::Acquire) {
+            return Err(self.not_found());
+        }
+        Ok((self.0.created_seq..=self.0.known_until).contains(&seq))
+    }
+
+    /// Whether the name, if it is not found as of `seq`, was there before.
+    pub(crate) fn was_there_before(&self, seq: u64) -> bool {
+        seq > self.0.known_until
+    }
+
+    pub(crate) fn not_found(&self) -> Error {
+        Error::TableNotFound { table: self.0.name.clone() }
+    }
+
+    pub(crate) fn set_dropped(&self, seq: u64) {
+        // Release: pairs with `exists_at`.
+        self.0.dropped_seq.store(seq, Ordering::Release);
+    }
+}
+
+impl fmt::Debug for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Table").field("name", &self.0.name).field("id", &self.0.id).finish()
+    }
+}
+
+/// The tables of the present, by name.
+pub(crate) struct TableDirectory {
+    database: u64,
+    tables: Mutex<BTreeMap<String, Table>>,
+}
+
+impl TableDirectory {
+    pub fn new(database: u64) -> TableDirectory {
+        TableDirectory { database, tables: Mutex::default() }
+    }
+
+    pub fn database(&self) -> u64 {
+        self.database
+    }
+
+    /// Holding this, nobody else creates or drops a table.
+    pub fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Table>> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The name of a living table.
+    pub fn name(&self, id: u32) -> Option<String> {
+        self.lock().values().find(|table| table.id() == id).map(|table| table.name().to_owned())
+    }
+
+    /// The handle for a table that a view found: the present's own if it is the same table.
+    pub fn handle(&self, id: u32, name: &str, created_seq: u64, seen_at: u64) -> Table {
+        match self.lock().get(name) {
+            Some(table) if table.id() == id => table.clone(),
+            _ => {
+                // Dropped since, and nobody knows cheaply when: behind the view that found it the name is looked up again.
+                Table::known(self.database, id, name, created_seq, seen_at)
+            }
+        }
+    }
+}

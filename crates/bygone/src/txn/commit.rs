@@ -1,0 +1,630 @@
+//! Committing: the queue, the leader, and the order in which commits become visible.
+//!
+//! Owns: sequence numbers, the active memtable, validation, and the publication of `visible_seq`. Promises: commits take effect in the order of their numbers,
+//! each whole; one log write and at most one sync serve a whole group; a commit that returned is visible to every view taken afterwards. May call:
+//! wal, memtable, snapshot.
+//!
+//! **Lock order**: `leader` before `publisher`; `queue` is held with no other. The directory of tables is locked before any of them.
+//!
+//! **The life of a commit.** A thread encodes its commit and joins the queue. If nobody leads, it leads: it takes all that wait, and under the `leader`
+//! lock validates each in order, gives each the next number, writes the group's log record and syncs it if a member asks for it. Then it queues the
+//! group for publication and hands leadership on. Each member inserts its own records into the memtable, side by side with the others and with the next leader's work. The
+//! last to finish publishes the group's number, once all groups before it are published.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use super::backlog::{Backlog, Frozen};
+use super::record::{self, Declaration, Marks, Place, TableChange};
+use super::validate::{ConflictTable, ReadSet, RecentCommits, Running, changed_since};
+use super::write_set::WriteSet;
+use crate::error::{Error, Result};
+use crate::health::Health;
+use crate::ids::{Seq, SnapshotId};
+use crate::layer::{HashedKey, Key};
+use crate::limits::COMMIT_BYTES_MAX;
+use crate::memtable::Memtable;
+use crate::snapshot::present::Present;
+use crate::snapshot::rows;
+use crate::snapshot::{Layers, Snapshot, Table};
+use crate::wal::{GROUP_COMMITS_MAX, Wal};
+
+/// A leader takes no more into its group once the group's log record has this many bytes.
+const GROUP_BYTES_SOFT: usize = 1 << 20;
+
+/// How long a waiting thread sleeps before it looks whether the database was poisoned.
+const RECHECK: Duration = Duration::from_millis(100);
+
+/// When a commit is durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// When `commit` returns. Commits that wait at the same time share one sync.
+    #[default]
+    Sync,
+    /// Handed to the operating system when `commit` returns: it survives the end of the process, but a power cut may lose the last commits (never
+    /// one without those behind it).
+    Buffered,
+}
+
+/// Everything the leader needs to know of a commit.
+pub(crate) struct Request {
+    pub writes: WriteSet,
+    /// Of each write, in the order of [`WriteSet::iter`].
+    pub hashes: Vec<u64>,
+    pub marks: Marks,
+    /// The tables written to, each once.
+    pub tables: Vec<Table>,
+    /// The view to validate against; `None` for a blind write, which conflicts with nothing.
+    pub read: Option<Snapshot>,
+    /// What a serializable transaction has read.
+    pub reads: Option<ReadSet>,
+    pub durability: Durability,
+}
+
+/// What became of a commit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Committed {
+    pub seq: Seq,
+    pub snapshot: Option<SnapshotId>,
+}
+
+pub(crate) struct Committer {
+    pub health: Arc<Health>,
+    pub present: Arc<Present>,
+    pub backlog: Arc<Backlog>,
+    pub wal: Arc<Wal>,
+    pub running: Running,
+    queue: Mutex<Queue>,
+    leader: Mutex<Leader>,
+    publisher: Mutex<VecDeque<Arc<Group>>>,
+    published: Condvar,
+    /// The sequence numbers of the declared snapshots that are not merged yet, ascending.
+    declared: Mutex<Vec<u64>>,
+    /// Keys and values committed, and bytes of log records written for them, since the database was opened. Relaxed: figures for people.
+    pub application_bytes: AtomicU64,
+    pub logged_bytes: AtomicU64,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: Vec<Arc<Ticket>>,
+    led: bool,
+}
+
+/// What only the leader touches, or who takes its place for a moment.
+pub(crate) struct Leader {
+    next_seq: u64,
+    next_snapshot_id: u64,
+    last_time_micros: u64,
+    active: Arc<Memtable>,
+    conflicts: ConflictTable,
+    recent: RecentCommits,
+}
+
+/// Where the numbers go on after recovery.
+pub(crate) struct Start {
+    pub next_seq: u64,
+    pub next_snapshot_id: u64,
+    pub last_time_micros: u64,
+    pub active: Arc<Memtable>,
+    /// The numbers of the declared snapshots that are not merged yet, ascending.
+    pub declared: Vec<u64>,
+}
+
+/// One log record's commits.
+struct Group {
+    last_seq: u64,
+    /// Members that have not inserted their records yet.
+    remaining: AtomicUsize,
+}
+
+/// A commit in the queue.
+struct Ticket {
+    /// Bytes of the encoded commit: bounds the group.
+    bytes: usize,
+    state: Mutex<TicketState>,
+    changed: Condvar,
+}
+
+struct TicketState {
+    word: Word,
+    /// It leads the next group, of which it is the first member.
+    lead: bool,
+}
+
+/// What is known of a ticket.
+enum Word {
+    Waiting(Box<(Request, Vec<u8>)>),
+    /// Some leader has it in hand, or its thread has heard the word.
+    Taken,
+    Refused(Error),
+    Accepted(Box<Accepted>),
+}
+
+/// A commit with its place, before its records are in the memtable.
+struct Accepted {
+    request: Request,
+    place: Place,
+    memtable: Arc<Memtable>,
+    group: Arc<Group>,
+}
+
+impl Committer {
+    pub fn new(
+        health: Arc<Health>,
+        present: Arc<Present>,
+        backlog: Arc<Backlog>,
+        wal: Arc<Wal>,
+        start: Start,
+    ) -> Committer {
+        Committer {
+            health,
+            present,
+            backlog,
+            wal,
+            running: Running::default(),
+            queue: Mutex::default(),
+            leader: Mutex::new(Leader {
+                next_seq: start.next_seq,
+                next_snapshot_id: start.next_snapshot_id,
+                last_time_micros: start.last_time_micros,
+                active: start.active,
+                conflicts: ConflictTable::new(),
+                recent: RecentCommits::default(),
+            }),
+            publisher: Mutex::default(),
+            published: Condvar::new(),
+            declared: Mutex::new(start.declared),
+            application_bytes: AtomicU64::new(0),
+            logged_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Commits; returns when the commit is visible, and durable if it asked for that.
+    pub fn commit(&self, request: Request) -> Result<Committed> {
+        self.health.check()?;
+        let encoded = record::encode(&request.marks, &request.writes);
+        record::check_size("a commit", encoded.len(), COMMIT_BYTES_MAX)?;
+        self.backlog.slow_down(encoded.len())?;
+        let ticket = Arc::new(Ticket {
+            bytes: encoded.len(),
+            state: Mutex::new(TicketState {
+                word: Word::Waiting(Box::new((request, encoded))),
+                lead: false,
+            }),
+            changed: Condvar::new(),
+        });
+        let lead = {
+            let mut queue = lock(&self.queue);
+            queue.waiting.push(ticket.clone());
+            !std::mem::replace(&mut queue.led, true)
+        };
+        if lead {
+            self.lead();
+        }
+        let accepted = self.wait_for_place(&ticket)?;
+        // A panic below must not leave the group unfinished for ever: others wait for it.
+        let unfinished = PoisonOnUnwind(&self.health);
+        self.insert(&accepted);
+        self.finish(&accepted.group);
+        std::mem::forget(unfinished);
+        self.wait_visible(accepted.place.seq)?;
+        let snapshot = (accepted.place.snapshot_id != 0).then_some(SnapshotId(accepted.place.snapshot_id));
+        Ok(Committed { seq: Seq(accepted.place.seq), snapshot })
+    }
+
+    /// Waits for the leader's word; leads, if that is the word.
+    fn wait_for_place(&self, ticket: &Ticket) -> Result<Box<Accepted>> {
+        let mut state = lock(&ticket.state);
+        loop {
+            if std::mem::take(&mut state.lead) {
+                drop(state);
+                self.lead();
+                state = lock(&ticket.state);
+                continue;
+            }
+            match std::mem::replace(&mut state.word, Word::Taken) {
+                Word::Refused(error) => return Err(error),
+                Word::Accepted(accepted) => return Ok(accepted),
+                // The leader that had it may have panicked: nobody would tell.
+                Word::Taken if self.health.is_poisoned() => self.health.check()?,
+                waiting => state.word = waiting,
+            }
+            state = ticket.changed.wait_timeout(state, RECHECK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Leads one group, then hands leadership on.
+    fn lead(&self) {
+        let hand_on = HandOn(self);
+        let tickets = self.take_group();
+        let unfinished = PoisonOnUnwind(&self.health);
+        self.commit_group(tickets);
+        std::mem::forget(unfinished);
+        drop(hand_on);
+    }
+
+    /// The waiting tickets, as many as fit a group. A commit that changes the catalogue of tables is a group of its own, so that the
+    /// others are validated entirely before or after it.
+    fn take_group(&self) -> Vec<Arc<Ticket>> {
+        let mut queue = lock(&self.queue);
+        let mut bytes = 0;
+        let mut count = 0;
+        for ticket in &queue.waiting {
+            let changes_tables = matches!(&lock(&ticket.state).word,
+                Word::Waiting(waiting) if waiting.0.marks.table_change.is_some());
+            if count > 0
+                && (changes_tables || count == GROUP_COMMITS_MAX || bytes + ticket.bytes > GROUP_BYTES_SOFT)
+            {
+                break;
+            }
+            bytes += ticket.bytes;
+            count += 1;
+            if changes_tables {
+                break;
+            }
+        }
+        queue.waiting.drain(..count).collect()
+    }
+
+    fn commit_group(&self, tickets: Vec<Arc<Ticket>>) {
+        let mut leader = lock(&self.leader);
+        let mut accepted: Vec<(Arc<Ticket>, Request, Vec<u8>, Place)> = Vec::with_capacity(tickets.len());
+        for ticket in tickets {
+            let waiting = std::mem::replace(&mut lock(&ticket.state).word, Word::Taken);
+            let Word::Waiting(waiting) = waiting else {
+                unreachable!("a ticket in the queue waits");
+            };
+            let (request, mut encoded) = *waiting;
+            let earlier = || accepted.iter().map(|(_, request, ..)| request);
+            let place = match self.validate(&leader, &request, earlier()) {
+                Ok(()) => leader.place(&request, earlier()),
+                Err(error) => {
+                    ticket.tell(Word::Refused(error));
+                    continue;
+                }
+            };
+            record::set_place(&mut encoded, place);
+            accepted.push((ticket, request, encoded, place));
+        }
+        let Some((_, _, _, last)) = accepted.last() else { return };
+        let last = *last;
+        let payloads: Vec<&[u8]> = accepted.iter().map(|(_, _, encoded, _)| &encoded[..]).collect();
+        let sync = accepted.iter().any(|(_, request, ..)| request.durability == Durability::Sync);
+        if let Err(error) = self.log(&mut leader, &payloads, sync) {
+            for (ticket, ..) in accepted {
+                ticket.tell(Word::Refused(error.clone()));
+            }
+            return;
+        }
+        let logged: usize = payloads.iter().map(|payload| payload.len()).sum();
+        self.logged_bytes.fetch_add(logged as u64, Ordering::Relaxed);
+        leader.next_seq = last.seq + 1;
+        leader.last_time_micros = last.time_micros;
+        let group = Arc::new(Group { last_seq: last.seq, remaining: AtomicUsize::new(accepted.len()) });
+        lock(&self.publisher).push_back(group.clone());
+        let keep_recent = self.running.oldest();
+        match keep_recent {
+            Some(oldest) => leader.recent.forget_up_to(oldest),
+            None => leader.recent.forget_all(),
+        }
+        for (ticket, request, _, place) in accepted {
+            for hash in &request.hashes {
+                leader.conflicts.note(*hash, place.seq);
+            }
+            if keep_recent.is_some() {
+                leader.recent.push(place.seq, request.writes.clone());
+            }
+            if let Some(TableChange::Drop { .. }) = request.marks.table_change {
+                request.tables.iter().for_each(|table| table.set_dropped(place.seq));
+            }
+            if place.snapshot_id != 0 {
+                leader.next_snapshot_id = place.snapshot_id + 1;
+                lock(&self.declared).push(place.seq);
+            }
+            let (memtable, group) = (leader.active.clone(), group.clone());
+            ticket.tell(Word::Accepted(Box::new(Accepted { request, place, memtable, group })));
+        }
+    }
+
+    /// Writes the group to the log, into a new memtable's part of it if the active one is full.
+    fn log(&self, leader: &mut Leader, payloads: &[&[u8]], sync: bool) -> Result<()> {
+        self.health.check()?;
+        if leader.active.is_full() {
+            self.rotate(leader)?;
+        }
+        self.wal.append(leader.next_seq, payloads).map_err(|error| self.log_failed(error))?;
+        if sync {
+            self.wal.sync().map_err(|error| self.log_failed(error))?;
+        }
+        Ok(())
+    }
+
+    /// What a failure of the log means. Where the log itself cannot go on, neither can the database: nobody knows what is on the disk. A
+    /// log that could not get a new segment (the disk is full, say) is unharmed, and so is the database.
+    fn log_failed(&self, error: Error) -> Error {
+        if self.wal.is_failed() {
+            self.health.poison(format!("the write-ahead log failed: {error}"));
+        }
+        error
+    }
+
+    /// Freezes the active memtable and puts a new one in its place.
+    fn rotate(&self, leader: &mut Leader) -> Result<()> {
+        let next_segment = self.wal.roll().map_err(|error| self.log_failed(error))?;
+        let memtable = Arc::new(self.backlog.next_memtable());
+        // Published before any commit in it becomes visible: see `present`.
+        self.present.publish(|layers| layers.with_memtable(memtable.clone()));
+        let memtable = std::mem::replace(&mut leader.active, memtable);
+        self.backlog.push(Frozen {
+            memtable,
+            last_seq: leader.next_seq - 1,
+            next_segment,
+            next_snapshot_id: leader.next_snapshot_id,
+            last_time_micros: leader.last_time_micros,
+        });
+        Ok(())
+    }
+
+    /// Freezes the active memtable if there is anything in it, and waits until all that was committed so far is visible.
+    pub fn freeze(&self) -> Result<()> {
+        self.health.check()?;
+        let mut leader = lock(&self.leader);
+        let last_seq = leader.next_seq - 1;
+        self.wait_visible(last_seq)?;
+        if !leader.active.is_empty() {
+            self.rotate(&mut leader)?;
+        }
+        Ok(())
+    }
+
+    /// Registers a serializable transaction and takes its view. From here on the leader keeps the write sets that it may have to be validated against.
+    pub fn begin_serializable(&self) -> Result<(Snapshot, u64)> {
+        let assigned = {
+            let leader = lock(&self.leader);
+            let assigned = leader.next_seq - 1;
+            self.running.add(assigned);
+            assigned
+        };
+        // What was assigned before is not kept, so the view must include it.
+        if let Err(error) = self.wait_visible(assigned) {
+            self.running.remove(assigned);
+            return Err(error);
+        }
+        Ok((self.present.snapshot(), assigned))
+    }
+
+    /// The sequence numbers of declared snapshots in an interval, ascending.
+    pub fn declared_between(&self, from: u64, to: u64) -> Vec<u64> {
+        let declared = lock(&self.declared);
+        let (start, end) = (declared.partition_point(|seq| *seq < from), declared.partition_point(|seq| *seq < to));
+        declared[start..end].to_vec()
+    }
+
+    /// Everything before `seq` is merged: the declared snapshots there are found in the history.
+    pub fn forget_declared_before(&self, seq: u64) {
+        let mut declared = lock(&self.declared);
+        let end = declared.partition_point(|declared| *declared < seq);
+        declared.drain(..end);
+    }
+
+    /// The id that the next declared snapshot gets.
+    pub fn next_snapshot_id(&self) -> u64 {
+        lock(&self.leader).next_snapshot_id
+    }
+
+    /// Whether this commit may take its place behind all that have theirs, `earlier` being those of the same group.
+    fn validate<'r>(
+        &self,
+        leader: &Leader,
+        request: &Request,
+        earlier: impl Iterator<Item = &'r Request> + Clone,
+    ) -> Result<()> {
+        for table in &request.tables {
+            table.exists_at(self.database(), u64::MAX - 1)?;
+        }
+        if let Some(read) = &request.read {
+            let keys = request.writes.iter().zip(&request.hashes);
+            for ((table, bytes, _), hash) in keys {
+                let key = HashedKey { key: Key { table, bytes }, hash: *hash };
+                self.validate_key(leader, request, read, &key, earlier.clone())?;
+            }
+            if let Some(reads) = &request.reads {
+                self.validate_reads(leader, request, read, reads, earlier.clone())?;
+            }
+        }
+        match &request.marks.declaration {
+            Some(Declaration { name: Some(name), .. }) => self.validate_name(leader, name, earlier),
+            _ => Ok(()),
+        }
+    }
+
+    fn validate_key<'r>(
+        &self,
+        leader: &Leader,
+        request: &Request,
+        read: &Snapshot,
+        key: &HashedKey<'_>,
+        mut earlier: impl Iterator<Item = &'r Request>,
+    ) -> Result<()> {
+        let Key { table, bytes } = key.key;
+        let in_group = earlier.any(|earlier| earlier.writes.get(table, bytes).is_some());
+        let last_seq = leader.conflicts.last_seq(key.hash);
+        if !in_group {
+            if last_seq <= read.seq().0 {
+                return Ok(());
+            }
+            // Somebody wrote this key, or another with the same entry. That commit may be in its way into the memtable still.
+            self.wait_visible(last_seq)?;
+            let layers: Arc<Layers> = self.present.layers();
+            if !changed_since(read, &layers, leader.next_seq - 1, key)? {
+                return Ok(());
+            }
+        }
+        Err(self.conflict(request, table, bytes))
+    }
+
+    fn validate_reads<'r>(
+        &self,
+        leader: &Leader,
+        request: &Request,
+        read: &Snapshot,
+        reads: &ReadSet,
+        earlier: impl Iterator<Item = &'r Request> + Clone,
+    ) -> Result<()> {
+        for (table, bytes) in &reads.keys {
+            let key = HashedKey::new(*table, bytes, read.layers().context.hash_seed);
+            self.validate_key(leader, request, read, &key, earlier.clone())?;
+        }
+        let earlier = earlier.map(|request| &request.writes);
+        for writes in leader.recent.since(read.seq().0).chain(earlier) {
+            if let Some((table, key)) = reads.range_hit(writes) {
+                return Err(self.conflict(request, table, key));
+            }
+        }
+        Ok(())
+    }
+
+    /// A snapshot's name must be new.
+    fn validate_name<'r>(
+        &self,
+        leader: &Leader,
+        name: &str,
+        mut earlier: impl Iterator<Item = &'r Request>,
+    ) -> Result<()> {
+        let taken = |id| Error::NameTaken { name: name.to_owned(), snapshot: id };
+        let same = |request: &Request| {
+            request.marks.declaration.as_ref().is_some_and(|other| other.name.as_deref() == Some(name))
+        };
+        if earlier.any(same) {
+            return Err(taken(SnapshotId(leader.next_snapshot_id)));
+        }
+        self.wait_visible(leader.next_seq - 1)?;
+        let row = self.present.snapshot().system_row(rows::SNAPSHOT_NAMES, name.as_bytes(), rows::decode_id)?;
+        row.map_or(Ok(()), |id| Err(taken(SnapshotId(id))))
+    }
+
+    fn conflict(&self, request: &Request, table: u32, key: &[u8]) -> Error {
+        let name = match request.tables.iter().find(|other| other.id() == table) {
+            Some(table) => table.name().to_owned(),
+            None => self.present.context().tables.name(table).unwrap_or_else(|| format!("#{table}")),
+        };
+        Error::Conflict { table: name, key: key.to_vec() }
+    }
+
+    fn database(&self) -> u64 {
+        self.present.context().tables.database()
+    }
+
+    /// Puts a commit's records into the memtable.
+    fn insert(&self, accepted: &Accepted) {
+        let Accepted { request, place, memtable, .. } = accepted;
+        self.application_bytes.fetch_add(request.writes.bytes() as u64, Ordering::Relaxed);
+        let records = request.writes.iter().zip(&request.hashes).map(|((table, bytes, value), hash)| {
+            (HashedKey { key: Key { table, bytes }, hash: *hash }, value)
+        });
+        memtable.insert_batch(place.seq, records);
+        insert_system_records(memtable, &request.marks, *place, self.present.context().hash_seed);
+    }
+
+    /// One member of the group is done; the last one publishes whatever is whole.
+    fn finish(&self, group: &Group) {
+        // AcqRel: the member that brings it to zero has seen the insertions of all others, and publishes them.
+        if group.remaining.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        let mut groups = lock(&self.publisher);
+        // Acquire: as above, for groups that others finished while an earlier one was not.
+        while groups.front().is_some_and(|group| group.remaining.load(Ordering::Acquire) == 0) {
+            if let Some(group) = groups.pop_front() {
+                self.present.set_visible(group.last_seq);
+            }
+        }
+        drop(groups);
+        self.published.notify_all();
+    }
+
+    /// Waits until all commits up to `seq` are whole.
+    pub fn wait_visible(&self, seq: u64) -> Result<()> {
+        if self.present.visible_seq() >= seq {
+            return Ok(());
+        }
+        let mut groups = lock(&self.publisher);
+        while self.present.visible_seq() < seq {
+            self.health.check()?;
+            groups =
+                self.published.wait_timeout(groups, RECHECK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(())
+    }
+}
+
+impl Leader {
+    /// The next place. Numbers are given for good only when the log has the group.
+    fn place<'r>(&self, request: &Request, earlier: impl Iterator<Item = &'r Request> + Clone) -> Place {
+        let declared = earlier.clone().filter(|earlier| earlier.marks.declaration.is_some()).count() as u64;
+        let snapshot_id =
+            if request.marks.declaration.is_some() { self.next_snapshot_id + declared } else { 0 };
+        Place {
+            seq: self.next_seq + earlier.count() as u64,
+            // Clocks may be set back; the times of commits are not.
+            time_micros: rows::micros(SystemTime::now()).max(self.last_time_micros),
+            snapshot_id,
+        }
+    }
+}
+
+/// Inserts the rows that a commit's marks stand for; recovery does the same.
+pub(crate) fn insert_system_records(memtable: &Memtable, marks: &Marks, place: Place, hash_seed: u64) {
+    let records = record::system_records(marks, place);
+    if records.is_empty() {
+        return;
+    }
+    let records = records
+        .iter()
+        .map(|(table, key, value)| (HashedKey::new(*table, key, hash_seed), value.as_deref()));
+    memtable.insert_batch(place.seq, records);
+}
+
+impl Ticket {
+    fn tell(&self, word: Word) {
+        lock(&self.state).word = word;
+        self.changed.notify_one();
+    }
+
+    fn promote(&self) {
+        lock(&self.state).lead = true;
+        self.changed.notify_one();
+    }
+}
+
+/// Hands leadership on, also when the leader panics.
+struct HandOn<'a>(&'a Committer);
+
+impl Drop for HandOn<'_> {
+    fn drop(&mut self) {
+        let mut queue = lock(&self.0.queue);
+        match queue.waiting.first().cloned() {
+            None => queue.led = false,
+            Some(next) => {
+                drop(queue);
+                next.promote();
+            }
+        }
+    }
+}
+
+/// A panic in the middle of a commit leaves others waiting for what will not come: they must learn of it.
+struct PoisonOnUnwind<'a>(&'a Health);
+
+impl Drop for PoisonOnUnwind<'_> {
+    fn drop(&mut self) {
+        self.0.poison("a commit panicked");
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,233 @@
+//! A commit as the write-ahead log holds it.
+//!
+//! Owns: the bytes of a commit record, and what a commit does besides writing application records (declaring a snapshot, making or dropping a table).
+//! Promises: commit and recovery derive the very same records from it, because both go through [`system_records`]. May call: `codec`, the
+//! system tables' rows.
+//!
+//! Layout: flags (u8), time in microseconds since 1970 (u64), id of the declared snapshot (u64, 0 for none): fixed in size, because the
+//! leader fills them in after the rest was encoded. Then, as the flags say: the snapshot's name and metadata; the created table's id and name; the
+//! dropped table's name. Then the writes: for each table its id and count, for each write the key's length, the key, the value's length plus one (0 is a
+//! deletion), the value. Lengths, ids and counts are varints.
+
+use super::write_set::WriteSet;
+use crate::codec::{Reader, put_varint};
+use crate::layer::Key;
+use crate::limits::{KEY_BYTES_MAX, METADATA_BYTES_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::snapshot::rows::{self, SnapshotRow, TableRow};
+
+const DECLARES_SNAPSHOT: u8 = 1;
+const CREATES_TABLE: u8 = 2;
+const DROPS_TABLE: u8 = 4;
+
+/// Flags, time, snapshot id.
+const HEADER_BYTES: usize = 17;
+
+/// A snapshot that a commit declares. Its id is given by the commit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Declaration {
+    pub name: Option<String>,
+    pub metadata: Vec<u8>,
+}
+
+/// What a commit does to the catalogue of tables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum TableChange {
+    Create { id: u32, name: String },
+    Drop { name: String },
+}
+
+/// All of a commit but its writes and what the leader decides.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Marks {
+    pub declaration: Option<Declaration>,
+    pub table_change: Option<TableChange>,
+}
+
+/// What the leader decides when it gives a commit its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub seq: u64,
+    pub time_micros: u64,
+    /// 0 if no snapshot is declared.
+    pub snapshot_id: u64,
+}
+
+/// Encodes a commit; [`set_place`] completes it.
+pub(crate) fn encode(marks: &Marks, writes: &WriteSet) -> Vec<u8> {
+    let mut out = Vec::with_capacity(HEADER_BYTES + 64 + writes.bytes() + 8 * writes.count());
+    out.resize(HEADER_BYTES, 0);
+    if let Some(declaration) = &marks.declaration {
+        out[0] |= DECLARES_SNAPSHOT;
+        rows::encode_name(&mut out, declaration.name.as_deref());
+        put_varint(&mut out, declaration.metadata.len() as u64);
+        out.extend_from_slice(&declaration.metadata);
+    }
+    match &marks.table_change {
+        Some(TableChange::Create { id, name }) => {
+            out[0] |= CREATES_TABLE;
+            put_varint(&mut out, u64::from(*id));
+            rows::encode_name(&mut out, Some(name));
+        }
+        Some(TableChange::Drop { name }) => {
+            out[0] |= DROPS_TABLE;
+            rows::encode_name(&mut out, Some(name));
+        }
+        None => {}
+    }
+    for (table, writes) in writes.tables() {
+        put_varint(&mut out, u64::from(table));
+        put_varint(&mut out, writes.len() as u64);
+        for (key, value) in writes {
+            put_varint(&mut out, key.len() as u64);
+            out.extend_from_slice(key);
+            put_varint(&mut out, value.as_ref().map_or(0, |value| value.len() as u64 + 1));
+            out.extend_from_slice(value.as_deref().unwrap_or_default());
+        }
+    }
+    out
+}
+
+/// Fills in what the leader decided.
+pub(crate) fn set_place(encoded: &mut [u8], place: Place) {
+    encoded[1..9].copy_from_slice(&place.time_micros.to_le_bytes());
+    encoded[9..17].copy_from_slice(&place.snapshot_id.to_le_bytes());
+}
+
+/// A decoded commit, borrowing its writes.
+pub(crate) struct Commit<'a> {
+    pub marks: Marks,
+    pub place: Place,
+    pub writes: Vec<(Key<'a>, Option<&'a [u8]>)>,
+}
+
+/// Decodes a commit; `None` if the bytes are not one.
+pub(crate) fn decode(seq: u64, bytes: &[u8]) -> Option<Commit<'_>> {
+    let mut reader = Reader::new(bytes);
+    let flags = reader.u8()?;
+    let place = Place { seq, time_micros: reader.u64()?, snapshot_id: reader.u64()? };
+    let mut marks = Marks::default();
+    if flags & DECLARES_SNAPSHOT != 0 {
+        let name = rows::decode_name(&mut reader)?;
+        let count = reader.length(METADATA_BYTES_MAX)?;
+        marks.declaration = Some(Declaration { name, metadata: reader.bytes(count)?.to_vec() });
+    }
+    if marks.declaration.is_some() != (place.snapshot_id != 0) {
+        return None;
+    }
+    match flags & !DECLARES_SNAPSHOT {
+        0 => {}
+        CREATES_TABLE => {
+            let id = u32::try_from(reader.varint()?).ok()?;
+            marks.table_change = Some(TableChange::Create { id, name: rows::decode_name(&mut reader)?? });
+        }
+        DROPS_TABLE => {
+            marks.table_change = Some(TableChange::Drop { name: rows::decode_name(&mut reader)?? });
+        }
+        _ => return None,
+    }
+    let mut writes = Vec::new();
+    while reader.remaining() > 0 {
+        let table = u32::try_from(reader.varint()?).ok()?;
+        for _ in 0..reader.varint()? {
+            let length = reader.length(KEY_BYTES_MAX)?;
+            let key = Key { table, bytes: reader.bytes(length)? };
+            let value = match reader.length(VALUE_BYTES_MAX + 1)? {
+                0 => None,
+                length => Some(reader.bytes(length - 1)?),
+            };
+            writes.push((key, value));
+        }
+    }
+    Some(Commit { marks, place, writes })
+}
+
+/// The records that a commit's marks stand for: rows of the system tables.
+pub(crate) fn system_records(marks: &Marks, place: Place) -> Vec<(u32, Vec<u8>, Option<Vec<u8>>)> {
+    let mut records = Vec::new();
+    match &marks.table_change {
+        Some(TableChange::Create { id, name }) => {
+            let row = TableRow { id: *id, created_seq: place.seq };
+            records.push((rows::TABLES, name.as_bytes().to_vec(), Some(row.encode())));
+        }
+        Some(TableChange::Drop { name }) => records.push((rows::TABLES, name.as_bytes().to_vec(), None)),
+        None => {}
+    }
+    if let Some(declaration) = &marks.declaration {
+        let id = place.snapshot_id.to_be_bytes().to_vec();
+        let row = SnapshotRow {
+            seq: place.seq,
+            time_micros: place.time_micros,
+            name: declaration.name.clone(),
+            metadata: declaration.metadata.clone(),
+        };
+        records.push((rows::SNAPSHOTS, id.clone(), Some(row.encode())));
+        if let Some(name) = &declaration.name {
+            records.push((rows::SNAPSHOT_NAMES, name.as_bytes().to_vec(), Some(id)));
+        }
+        let time = rows::time_key(place.time_micros, place.snapshot_id).to_vec();
+        records.push((rows::SNAPSHOT_TIMES, time, Some(Vec::new())));
+    }
+    records
+}
+
+/// Whether a name may be given to a table or a snapshot.
+pub(crate) fn check_name(what: &'static str, name: &str) -> crate::Result<()> {
+    if name.is_empty() {
+        return Err(crate::Error::InvalidArgument { reason: format!("{what} must not be empty") });
+    }
+    check_size(what, name.len(), NAME_BYTES_MAX)
+}
+
+pub(crate) fn check_size(what: &'static str, size: usize, limit: usize) -> crate::Result<()> {
+    if size > limit {
+        return Err(crate::Error::TooLarge { what, size: size as u64, limit: limit as u64 });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> (Marks, WriteSet) {
+        let marks = Marks {
+            declaration: Some(Declaration { name: Some("noon".into()), metadata: vec![7; 300] }),
+            table_change: Some(TableChange::Create { id: 20, name: "t".into() }),
+        };
+        let mut writes = WriteSet::default();
+        writes.put(16, b"a", Some(b"1"));
+        writes.put(16, b"", Some(b""));
+        writes.put(17, &[9; 1000], None);
+        (marks, writes)
+    }
+
+    #[test]
+    fn a_commit_comes_back() {
+        let (marks, writes) = sample();
+        let mut bytes = encode(&marks, &writes);
+        let place = Place { seq: 5, time_micros: 6, snapshot_id: 7 };
+        set_place(&mut bytes, place);
+        let commit = decode(5, &bytes).unwrap();
+        assert_eq!((commit.marks, commit.place), (marks, place));
+        assert_eq!(
+            commit.writes,
+            [
+                (Key { table: 16, bytes: b"" }, Some(&b""[..])),
+                (Key { table: 16, bytes: b"a" }, Some(&b"1"[..])),
+                (Key { table: 17, bytes: &[9; 1000] }, None),
+            ]
+        );
+    }
+
+    #[test]
+    fn cut_commits_are_refused_or_shorter_but_never_panic() {
+        let (marks, writes) = sample();
+        let mut bytes = encode(&marks, &writes);
+        set_place(&mut bytes, Place { seq: 5, time_micros: 6, snapshot_id: 7 });
+        for length in 0..bytes.len() {
+            if let Some(commit) = decode(5, &bytes[..length]) {
+                assert!(commit.writes.len() < 3);
+            }
+        }
+    }
+}
