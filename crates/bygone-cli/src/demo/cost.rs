@@ -22,9 +22,9 @@ pub struct Cost {
     pub present_raw_bytes: u64,
     /// Keys and values of all surveys.
     pub all_raw_bytes: u64,
-    /// What the present takes on disk: the base without its free pages.
+    /// What the present takes on disk: the base without free pages and those that only the past needs.
     pub base_bytes: u64,
-    /// What only the past takes on disk.
+    /// What only the past takes on disk: history runs, and pages of the base.
     pub history_bytes: u64,
     pub get_now: Duration,
     /// As of the oldest snapshot.
@@ -42,8 +42,8 @@ pub fn measure(db: &Db, surveys: &[Survey]) -> Result<Cost> {
     Ok(Cost {
         present_raw_bytes: surveys.last().map_or(0, raw_bytes),
         all_raw_bytes: surveys.iter().map(raw_bytes).sum(),
-        base_bytes: stats.base_bytes.saturating_sub(stats.base_free_bytes),
-        history_bytes: stats.history_bytes,
+        base_bytes: stats.base_bytes.saturating_sub(stats.base_free_bytes + stats.base_history_bytes),
+        history_bytes: stats.base_history_bytes + stats.history_bytes,
         get_now,
         get_past,
         commit,
