@@ -55,12 +55,17 @@ pub(crate) trait LayerCursor: Send {
     fn prev(&mut self) -> Result<()>;
     /// The application's key (without the table), `None` off the end.
     fn key(&self) -> Option<&[u8]>;
-    /// The value at the cursor, loaded if it has to be; `None` is a deletion. Must not be called off the end.
-    fn value(&mut self) -> Result<Option<&[u8]>> {
-        Ok(self.entry()?.1)
+    /// Brings the value at the cursor into memory, where it is not there already. Must not be called off the end.
+    fn load(&mut self) -> Result<()> {
+        Ok(())
     }
-    /// Key and value at the cursor. Must not be called off the end.
-    fn entry(&mut self) -> Result<(&[u8], Option<&[u8]>)>;
+    /// The value at the cursor after [`load`](LayerCursor::load); `None` is a deletion. Must not be called off the end.
+    fn loaded(&self) -> Result<Option<&[u8]>>;
+    /// Both in one: the value at the cursor.
+    fn value(&mut self) -> Result<Option<&[u8]>> {
+        self.load()?;
+        self.loaded()
+    }
     /// Whether the record at the cursor is a deletion, without loading anything.
     fn is_deletion(&self) -> bool;
 }
@@ -72,10 +77,15 @@ pub(crate) trait Versions: Send {
     fn advance(&mut self) -> Result<bool>;
     fn key(&self) -> Key<'_>;
     fn seq(&self) -> u64;
-    /// Key and value, loaded if it has to be; `None` is a deletion.
-    fn entry(&mut self) -> Result<(Key<'_>, Option<&[u8]>)>;
-    /// The value alone.
+    /// Brings the value into memory, where it is not there already.
+    fn load(&mut self) -> Result<()> {
+        Ok(())
+    }
+    /// The value after [`load`](Versions::load); `None` is a deletion.
+    fn loaded(&self) -> Result<Option<&[u8]>>;
+    /// Both in one: the value.
     fn value(&mut self) -> Result<Option<&[u8]>> {
-        Ok(self.entry()?.1)
+        self.load()?;
+        self.loaded()
     }
 }

@@ -46,9 +46,27 @@ impl From<Value> for Vec<u8> {
     }
 }
 
-impl<T: AsRef<[u8]> + ?Sized> PartialEq<T> for Value {
-    fn eq(&self, other: &T) -> bool {
-        self.0[..] == *other.as_ref()
+impl PartialEq<[u8]> for Value {
+    fn eq(&self, other: &[u8]) -> bool {
+        *self.0 == *other
+    }
+}
+
+impl PartialEq<&[u8]> for Value {
+    fn eq(&self, other: &&[u8]) -> bool {
+        *self.0 == **other
+    }
+}
+
+impl<const N: usize> PartialEq<&[u8; N]> for Value {
+    fn eq(&self, other: &&[u8; N]) -> bool {
+        *self.0 == **other
+    }
+}
+
+impl PartialEq<Vec<u8>> for Value {
+    fn eq(&self, other: &Vec<u8>) -> bool {
+        *self.0 == **other
     }
 }
 

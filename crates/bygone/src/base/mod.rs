@@ -1,1 +1,53 @@
-//! .
+//! The base: a copy-on-write B+tree per table, all in one page file.
+//!
+//! Owns: the page file `base.pages`, its format (described in `docs/format/base.md`), and which of its slots are free. Promises: a published base never
+//! changes while anything can reach it; a crash at any moment leaves the previous base or the next one, whole; no pointer ever leads silently
+//! to other content than it was made for; whatever the bytes in the file are, reading them gives the data or an error. May call: `io`, `cache`,
+//! `layer`, `codec`, `limits`, `error`.
+//!
+//! Pages have fixed slots of 4,096 bytes. A [`Rebuild`] applies sorted updates: it writes changed leaves and their ancestors to free slots, then
+//! publishes the new root in one of two alternating superblocks. A [`BaseVersion`] is one published state; while it is held, the pages it
+//! can see are not used again.
+
+mod builder;
+mod cursor;
+mod inner;
+mod keyed;
+mod leaf;
+mod live;
+mod merge;
+mod overflow;
+mod page;
+mod path;
+mod pointer;
+mod reach;
+mod read_ahead;
+mod rebuild;
+mod scan;
+mod space;
+mod space_pages;
+mod store;
+mod superblock;
+mod verify;
+mod version;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+#[allow(unused_imports)] // Part of the interface.
+pub(crate) use cursor::BaseCursor;
+#[allow(unused_imports)] // Part of the interface.
+pub(crate) use live::DeadPage;
+#[allow(unused_imports)] // Part of the interface.
+pub(crate) use pointer::{BaseRoot, PagePointer, TableRoot};
+#[allow(unused_imports)] // Part of the interface.
+pub(crate) use rebuild::{Progress, Rebuild, Updates};
+#[allow(unused_imports)] // Part of the interface.
+pub(crate) use store::{PageStore, SpaceStats};
+#[allow(unused_imports)] // Part of the interface.
+pub(crate) use superblock::{MANIFEST_BYTES_MAX, Superblock};
+#[allow(unused_imports)] // Part of the interface.
+pub(crate) use verify::Verified;
+#[allow(unused_imports)] // Part of the interface.
+pub(crate) use version::BaseVersion;

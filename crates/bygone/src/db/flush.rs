@@ -27,7 +27,7 @@ impl Engine {
         let meta = if frozen.memtable.is_empty() { None } else { Some(self.write_run(&frozen)?) };
         self.publish_manifest(|manifest| {
             if let Some(meta) = &meta {
-                manifest.runs.insert(0, meta.clone());
+                manifest.runs.insert(0, *meta);
             }
             manifest.flushed_seq = frozen.last_seq;
             manifest.wal_floor = frozen.next_segment;
@@ -67,11 +67,11 @@ impl Engine {
             }
             // The newest version is for the present and all that comes; older ones only for who declared that he will come back.
             if declared.sees(seq) || newest {
-                let (version, value) = versions.entry()?;
-                run.add(version, seq, value)?;
+                versions.load()?;
+                run.add(versions.key(), seq, versions.loaded()?)?;
             }
         }
-        let meta = run.finish(flushed_seq + 1, frozen.last_seq)?;
+        let meta = run.finish(Some(flushed_seq + 1..=frozen.last_seq))?;
         self.disk.sync_dir(&directory).map_err(|e| Error::io(&directory, "sync", e))?;
         Counters::add(&self.counters.flushed_bytes, meta.bytes);
         Ok(meta)

@@ -92,7 +92,7 @@ impl Engine {
         let history_run = history_run.map_or(Ok(None), |writer| self.finish_history(writer, from, to))?;
         if !plan.needed.is_empty() {
             let key_frame = plan.keep_base.then(|| layers.base.root());
-            let interval = Interval { from, key_frame, run: history_run.clone() };
+            let interval = Interval { from, key_frame, run: history_run };
             let mut row = OneUpdate { key: to.to_be_bytes(), value: interval.encode(), taken: false };
             rebuild.apply(rows::HISTORY, &mut row, usize::MAX)?;
         }
@@ -125,7 +125,7 @@ impl Engine {
         let history = if plan.needed.is_empty() { None } else { Some(self.history_writer()?) };
         let inputs = runs.iter().map(|run| Box::new(run.versions()) as Box<dyn Versions>).collect();
         Ok(NewestVersions {
-            versions: MergedVersions::new(inputs)?,
+            versions: MergedVersions::new(inputs),
             place: Place::Before,
             table: None,
             key: Vec::new(),
@@ -166,7 +166,7 @@ impl Engine {
     /// Makes a history run durable; `None` if there was nothing to keep but the base.
     fn finish_history(&self, writer: RunWriter, from: u64, to: u64) -> Result<Option<RunMeta>> {
         let directory = &self.past.directory;
-        let meta = writer.finish(from + 1, to)?;
+        let meta = writer.finish(Some(from + 1..=to))?;
         if meta.records == 0 {
             let path = directory.join(file_name(meta.id));
             self.disk.remove(&path).map_err(|e| Error::io(&path, "remove", e))?;
@@ -233,11 +233,9 @@ impl NewestVersions<'_> {
     /// Hands the version at hand to the history run.
     fn keep(&mut self) -> Result<()> {
         let seq = self.versions.seq();
-        let (key, value) = self.versions.entry()?;
-        match &mut self.history {
-            Some(history) => history.add(key, seq, value),
-            None => Ok(()),
-        }
+        let Some(history) = &mut self.history else { return Ok(()) };
+        self.versions.load()?;
+        history.add(self.versions.key(), seq, self.versions.loaded()?)
     }
 
     /// Passes all updates of the table: it is gone, only the past sees it.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use background::Background;
-use engine::{Counters, Engine};
+use engine::Engine;
 pub use options::Options;
 pub use stats::{Stats, VerifyReport};
 
@@ -27,9 +27,9 @@ use crate::io::Disk;
 use crate::limits::TABLES_MAX;
 use crate::snapshot::{Snapshot, Table};
 use crate::txn::commit::{Committed, Request};
-use crate::txn::record::{Declaration, Marks, TableChange, check_name};
+use crate::txn::record::{Marks, TableChange, check_name};
 use crate::txn::write_set::WriteSet;
-use crate::txn::{Durability, Transaction, check_write, hashes};
+use crate::txn::{Transaction, check_write, hashes};
 use crate::value::Value;
 
 /// An open database. Cheap to clone; the last clone that is dropped closes it.

@@ -21,7 +21,7 @@ use crate::history::past::Past;
 use crate::io::{Disk, LockOutcome};
 use crate::layer::HashedKey;
 use crate::memtable::Memtable;
-use crate::run::{self, Run, file_name};
+use crate::run::{self, Run, RunMeta, file_name};
 use crate::snapshot::present::Present;
 use crate::snapshot::rows::{self, FIRST_TABLE, SnapshotRow};
 use crate::snapshot::{Context, Layers, Table, TableDirectory};
@@ -156,7 +156,7 @@ fn recover(
         remove_litter(&*disk, path, &history_dir, &manifest)?;
     }
     let base = store.open_base(&superblock.root)?;
-    let open_run = |meta| {
+    let open_run = |meta: &RunMeta| {
         let path = runs_dir(path).join(file_name(meta.id));
         Run::open(&*disk, &path, meta, manifest.hash_seed, &cache)
     };
@@ -267,7 +267,7 @@ impl Replay {
 
     fn apply(&mut self, seq: u64, segment: u64, bytes: &[u8], path: &Path) -> Result<()> {
         let Some(commit) = record::decode(seq, bytes) else {
-            let path = wal_dir(path).join(wal::file_name(segment));
+            let path = wal::segment_path(&wal_dir(path), segment);
             return Err(Error::corruption(&path, 0, format!("the record of commit {seq} cannot be read")));
         };
         if self.active.is_full() {

@@ -113,7 +113,7 @@ impl Interval {
         let mut out = vec![ROW_VERSION, flags];
         out.extend_from_slice(&self.from.to_le_bytes());
         if let Some(root) = &self.key_frame {
-            root.encode(&mut out);
+            out.extend_from_slice(&root.encode());
         }
         if let Some(run) = &self.run {
             run.encode(&mut out);
@@ -128,7 +128,7 @@ impl Interval {
             return None;
         }
         let key_frame =
-            if flags & HAS_KEY_FRAME != 0 { Some(BaseRoot::decode(&mut reader)?) } else { None };
+            if flags & HAS_KEY_FRAME != 0 { Some(BaseRoot::decode(reader.bytes(BaseRoot::BYTES)?.try_into().ok()?)?) } else { None };
         let run = if flags & HAS_RUN != 0 { Some(RunMeta::decode(&mut reader)?) } else { None };
         Some(Interval { from, key_frame, run })
     }

@@ -172,8 +172,9 @@ impl Past {
     }
 
     fn interval(&self, cursor: &mut impl LayerCursor) -> Result<(u64, Interval)> {
-        let (key, value) = cursor.entry()?;
-        let decoded = rows::decode_id(key).zip(value.and_then(Interval::decode));
+        cursor.load()?;
+        let key = cursor.key().unwrap_or_default();
+        let decoded = rows::decode_id(key).zip(cursor.loaded()?.and_then(Interval::decode));
         let key = key.escape_ascii().to_string();
         decoded.ok_or_else(|| {
             Error::corruption(self.store.path(), 0, format!("the history row {key:?} cannot be read"))

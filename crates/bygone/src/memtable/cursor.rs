@@ -228,7 +228,7 @@ impl LayerCursor for MemtableCursor {
     }
 
     #[inline]
-    fn value(&mut self) -> Result<Option<&[u8]>> {
+    fn loaded(&self) -> Result<Option<&[u8]>> {
         Ok(self.version().and_then(VersionRef::value))
     }
 
@@ -285,7 +285,7 @@ impl Versions for MemtableVersions {
         self.at.map_or(0, |(_, seq)| seq)
     }
 
-    fn value(&mut self) -> Result<Option<&[u8]>> {
+    fn loaded(&self) -> Result<Option<&[u8]>> {
         let Some((_, seq)) = self.at else { return Ok(None) };
         Ok(self.node().and_then(|node| node.version_at(seq)).and_then(VersionRef::value))
     }

@@ -342,7 +342,7 @@ impl LayerCursor for RunCursor {
         self.on_record.then_some(&*self.key)
     }
 
-    fn value(&mut self) -> Result<Option<&[u8]>> {
+    fn load(&mut self) -> Result<()> {
         assert!(self.on_record, "a cursor off the end has no value");
         if let Stored::Outside(value) = self.record()?.1.stored
             && self.outside.is_none()
@@ -351,6 +351,10 @@ impl LayerCursor for RunCursor {
             self.run.read_outside(value, &mut bytes)?;
             self.outside = Some(bytes);
         }
+        Ok(())
+    }
+
+    fn loaded(&self) -> Result<Option<&[u8]>> {
         Ok(match self.record()?.1.stored {
             Stored::Deletion => None,
             Stored::Inline(value) => Some(value),

@@ -145,8 +145,12 @@ impl Versions for MergedVersions {
     }
 
     #[inline]
-    fn value(&mut self) -> Result<Option<&[u8]>> {
-        self.streams[self.tree[0]].value()
+    fn load(&mut self) -> Result<()> {
+        self.streams[self.tree[0]].load()
+    }
+
+    fn loaded(&self) -> Result<Option<&[u8]>> {
+        self.streams[self.tree[0]].loaded()
     }
 }
 
@@ -175,7 +179,7 @@ mod tests {
             self.current.2
         }
 
-        fn value(&mut self) -> Result<Option<&[u8]>> {
+        fn loaded(&self) -> Result<Option<&[u8]>> {
             Ok(self.current.3.as_deref())
         }
     }

@@ -21,11 +21,9 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-// SKELETON ONLY: the allowances go when the modules are wired together.
-#[allow(unused_imports)]
 pub(crate) use self::{
     cursor::RunCursor,
-    format::{RunMeta, file_name},
+    format::{RunMeta, file_id, file_name},
     merged::MergedVersions,
     reader::Run,
     verify::RunSummary,

@@ -201,12 +201,16 @@ impl Versions for RunVersions {
         self.seq
     }
 
-    fn value(&mut self) -> Result<Option<&[u8]>> {
+    fn load(&mut self) -> Result<()> {
         if let Value::Outside(value) = self.value {
             let mut bytes = Vec::new();
             self.run.read_outside(value, &mut bytes)?;
             self.value = Value::Loaded(bytes);
         }
+        Ok(())
+    }
+
+    fn loaded(&self) -> Result<Option<&[u8]>> {
         Ok(match &self.value {
             Value::Inline(place) => Some(&self.buffer[place.clone()]),
             Value::Loaded(bytes) => Some(bytes),

@@ -128,8 +128,9 @@ impl MergeCursor {
     /// Key and value at the cursor; `None` off the end and where the key is deleted.
     pub fn record(&mut self) -> Result<Option<(&[u8], &[u8])>> {
         let Some(current) = self.current else { return Ok(None) };
-        let (key, value) = self.sources[current].entry()?;
-        Ok(value.map(|value| (key, value)))
+        self.sources[current].load()?;
+        let source = &self.sources[current];
+        Ok(source.key().zip(source.loaded()?))
     }
 
     /// Moves on past deletions.

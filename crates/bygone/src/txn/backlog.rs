@@ -95,7 +95,8 @@ impl Backlog {
     /// Prepares the next memtable off the write path.
     pub fn prepare_standby(&self) {
         if self.needs_standby() {
-            let memtable = Memtable::new(self.memtable_bytes);
+            let mut memtable = Memtable::new(self.memtable_bytes);
+            memtable.touch();
             self.lock().standby.get_or_insert(memtable);
         }
     }

@@ -63,9 +63,8 @@ impl LayerCursor for WriteCursor {
         self.place.as_ref().map(|(key, _)| &key[..])
     }
 
-    fn entry(&mut self) -> Result<(&[u8], Option<&[u8]>)> {
-        let (key, value) = self.place.as_ref().expect("a cursor on a record");
-        Ok((key, value.as_deref()))
+    fn loaded(&self) -> Result<Option<&[u8]>> {
+        Ok(self.place.as_ref().and_then(|(_, value)| value.as_deref()))
     }
 
     fn is_deletion(&self) -> bool {

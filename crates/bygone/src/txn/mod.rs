@@ -21,7 +21,7 @@ use record::{Declaration, Marks, check_size};
 use validate::{RangeRead, ReadSet};
 use write_set::WriteSet;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ids::{Seq, SnapshotId};
 use crate::layer::HashedKey;
 use crate::limits::{KEY_BYTES_MAX, METADATA_BYTES_MAX, VALUE_BYTES_MAX};
@@ -260,7 +260,7 @@ pub(crate) fn hashes(writes: &WriteSet, seed: u64) -> Vec<u64> {
 }
 
 /// Whether a record is within the limits.
-pub(crate) fn check_write(key: &[u8], value: Option<&[u8]>) -> Result<(), Error> {
+pub(crate) fn check_write(key: &[u8], value: Option<&[u8]>) -> Result<()> {
     check_size("a key", key.len(), KEY_BYTES_MAX)?;
     check_size("a value", value.map_or(0, <[u8]>::len), VALUE_BYTES_MAX)
 }

@@ -1,0 +1,383 @@
+//! The page file: reading checked pages through the cache, and publishing.
+//!
+//! Owns: the file, its frame table, the space map, the live generations, the superblock. Promises: a page that is handed out is the one its pointer
+//! means; one rebuild at a time; after a failure that leaves open which superblock is on disk, nothing is written any more. May call:
+//! `io`, `cache`.
+//!
+//! Locks are taken in the order: publish, space, live.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::cache::{self, Cache, Frame, FrameTable, Guard, NewFrame};
+use crate::error::{Error, Result};
+use crate::io::{Disk, File, OpenMode};
+use crate::limits::PAGE_BYTES;
+
+use super::live::LiveGenerations;
+use super::page::{self, Page};
+use super::pointer::{BaseRoot, PagePointer, SUPERBLOCK_SLOTS};
+use super::space::SpaceMap;
+use super::superblock::{self, Superblock};
+use super::version::BaseVersion;
+
+/// How many bytes a read of neighbouring pages takes at most.
+const READ_BYTES_MAX: usize = 1 << 20;
+
+/// One page file.
+#[derive(Debug)]
+pub(crate) struct PageStore {
+    pub(super) file: File,
+    pub(super) frames: Arc<FrameTable>,
+    database_id: u64,
+    read_only: bool,
+    /// How many slots the file has or will have when what is buffered is written.
+    slots: AtomicU64,
+    pub(super) space: Mutex<SpaceMap>,
+    pub(super) live: Mutex<LiveGenerations>,
+    pub(super) publish: Mutex<Publish>,
+}
+
+#[derive(Debug)]
+pub(super) struct Publish {
+    pub superblock: Superblock,
+    /// Why nothing may be written any more.
+    pub poisoned: Option<Error>,
+    pub rebuilding: bool,
+}
+
+/// Figures for people, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SpaceStats {
+    pub file_bytes: u64,
+    /// What the published base, the retained ones and the space map use.
+    pub used_bytes: u64,
+    /// What may be used again.
+    pub free_bytes: u64,
+    /// What is kept only because a base version that is still held can see it.
+    pub pinned_bytes: u64,
+}
+
+impl PageStore {
+    /// Makes a new file with an empty base of generation 0. The file is durable when this returns, its directory entry is not: that is the
+    /// caller's.
+    pub fn create(
+        disk: &Arc<dyn Disk>,
+        path: &Path,
+        cache: &Arc<Cache>,
+        database_id: u64,
+        manifest: &[u8],
+    ) -> Result<(Arc<PageStore>, Arc<BaseVersion>)> {
+        superblock::check_manifest(manifest)?;
+        let file = File::open(&**disk, path, OpenMode::Create)?;
+        let root = BaseRoot { generation: 0, seq: 0, catalogue: None, tables: 0 };
+        let mut superblock = Superblock {
+            number: 0,
+            database_id,
+            root,
+            space: None,
+            slots: SUPERBLOCK_SLOTS,
+            newest_retained: 0,
+            manifest: manifest.to_vec(),
+        };
+        superblock.write(&file)?;
+        superblock.number = 1;
+        superblock.write(&file)?;
+        let store = Arc::new(Self::new(file, cache, false, superblock));
+        let base = store.open_base(&root)?;
+        Ok((store, base))
+    }
+
+    /// Opens a file and finds its newest superblock. Reads no tree, and of the space map only the directory.
+    pub fn open(
+        disk: &Arc<dyn Disk>,
+        path: &Path,
+        cache: &Arc<Cache>,
+        read_only: bool,
+    ) -> Result<(Arc<PageStore>, Superblock)> {
+        let mode = if read_only { OpenMode::Read } else { OpenMode::Write };
+        let file = File::open(&**disk, path, mode)?;
+        let superblock = Superblock::read(&file)?;
+        let len = file.len()?;
+        if len < superblock.slots * PAGE_BYTES as u64 {
+            return Err(Error::corruption(path, len, format!("{} pages are missing", superblock.slots)));
+        }
+        let mut store = Self::new(file, cache, read_only, superblock.clone());
+        // What a cut left behind the last used slot goes when the next base is published.
+        store.count_slots(len / PAGE_BYTES as u64);
+        if !read_only {
+            // Only who writes needs to know what is free.
+            let space = SpaceMap::load(&store, &superblock)?;
+            store.space = Mutex::new(space);
+        }
+        Ok((Arc::new(store), superblock))
+    }
+
+    fn new(file: File, cache: &Arc<Cache>, read_only: bool, superblock: Superblock) -> PageStore {
+        PageStore {
+            file,
+            frames: FrameTable::new(cache),
+            database_id: superblock.database_id,
+            read_only,
+            slots: AtomicU64::new(superblock.slots),
+            space: Mutex::new(SpaceMap::new()),
+            live: Mutex::default(),
+            publish: Mutex::new(Publish { superblock, poisoned: None, rebuilding: false }),
+        }
+    }
+
+    /// Opens the published base or one that is retained; loads its catalogue.
+    pub fn open_base(self: &Arc<Self>, root: &BaseRoot) -> Result<Arc<BaseVersion>> {
+        let known = {
+            let publish = self.publish();
+            let mut live = self.live();
+            let current = publish.superblock.root.generation;
+            // Entered under the publish lock: what is current or retained now cannot be given up in between.
+            let known = root.generation == current
+                || root.generation <= publish.superblock.newest_retained
+                || live.is_live(root.generation);
+            if known {
+                live.enter(root.generation);
+            }
+            known
+        };
+        if !known {
+            let reason = format!("generation {} of the base is not kept", root.generation);
+            return Err(Error::InvalidArgument { reason });
+        }
+        // From here on the version's end undoes `enter`.
+        let mut base = BaseVersion::entered(self.clone(), *root);
+        base.load_catalogue()?;
+        Ok(Arc::new(base))
+    }
+
+    /// Publishes a new manifest with the base as it is. It is durable when this returns. May run while a rebuild is under way.
+    pub fn publish_manifest(&self, manifest: &[u8]) -> Result<()> {
+        superblock::check_manifest(manifest)?;
+        let mut publish = self.publish();
+        self.check_writable(&publish)?;
+        let next = Superblock {
+            number: publish.superblock.number + 1,
+            manifest: manifest.to_vec(),
+            ..publish.superblock.clone()
+        };
+        self.write_superblock(&mut publish, next)
+    }
+
+    /// Writes the next superblock. When that fails nobody knows which one a restart would find, so nothing may be written after.
+    pub(super) fn write_superblock(&self, publish: &mut Publish, next: Superblock) -> Result<()> {
+        if let Err(error) = next.write(&self.file) {
+            publish.poisoned = Some(error.clone());
+            return Err(error);
+        }
+        publish.superblock = next;
+        Ok(())
+    }
+
+    pub(super) fn check_writable(&self, publish: &Publish) -> Result<()> {
+        if self.read_only {
+            return Err(Error::ReadOnly { path: self.file.path().to_owned() });
+        }
+        match &publish.poisoned {
+            Some(cause) => Err(Error::Poisoned { cause: cause.to_string() }),
+            None => Ok(()),
+        }
+    }
+
+    /// The page that a pointer means.
+    #[inline]
+    pub fn page<'g>(&self, pointer: &PagePointer, guard: &'g Guard) -> Result<&'g Page> {
+        if let Some(frame) = self.frames.get(pointer.slot, guard)
+            && frame.tag() == pointer.birth
+            && let Some(page) = frame.bytes().first_chunk()
+        {
+            return Ok(page);
+        }
+        self.load(pointer, guard)
+    }
+
+    #[cold]
+    fn load<'g>(&self, pointer: &PagePointer, guard: &'g Guard) -> Result<&'g Page> {
+        let mut frame = NewFrame::new(PAGE_BYTES, pointer.birth);
+        let Some(page) = frame.first_chunk_mut() else {
+            return Err(self.corruption(pointer, "a frame is no page"));
+        };
+        self.read_uncached(pointer, page)?;
+        let frame: Frame<'g> = self.frames.insert(pointer.slot, frame, guard);
+        frame.bytes().first_chunk().ok_or_else(|| self.corruption(pointer, "a frame is no page"))
+    }
+
+    /// Reads a page past the cache.
+    pub(super) fn read_uncached(&self, pointer: &PagePointer, page: &mut Page) -> Result<()> {
+        self.read_raw(pointer, page)?;
+        self.check(page, pointer)
+    }
+
+    /// Reads unchecked bytes from where a page begins.
+    pub(super) fn read_raw(&self, pointer: &PagePointer, bytes: &mut [u8]) -> Result<()> {
+        // Relaxed: whoever has a pointer got it behind a lock or with a base version, so later than the slot was counted.
+        if !pointer.is_sound(u64::MAX) || pointer.slot >= self.slots.load(Ordering::Relaxed) {
+            return Err(self.corruption(pointer, "a pointer leads beyond the file's end"));
+        }
+        self.file.read_at(bytes, pointer.offset())
+    }
+
+    pub(super) fn check(&self, page: &Page, pointer: &PagePointer) -> Result<()> {
+        page::check(page, pointer).map_err(|reason| self.corruption(pointer, reason))
+    }
+
+    /// Copies a page if it is cached.
+    pub(super) fn copy_cached(&self, pointer: &PagePointer, out: &mut Page) -> bool {
+        let guard = cache::pin();
+        match self.frames.get(pointer.slot, &guard) {
+            Some(frame) if frame.tag() == pointer.birth && frame.bytes().len() == PAGE_BYTES => {
+                out.copy_from_slice(frame.bytes());
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Copies a page out of the cache, or reads it into the cache.
+    pub(super) fn copy_page(&self, pointer: &PagePointer, out: &mut Page) -> Result<()> {
+        let guard = cache::pin();
+        out.copy_from_slice(self.page(pointer, &guard)?);
+        Ok(())
+    }
+
+    pub(super) fn is_cached(&self, pointer: &PagePointer) -> bool {
+        self.frames.contains(pointer.slot, pointer.birth, &cache::pin())
+    }
+
+    /// Reads pages past the cache in this order, neighbours in the file with one read.
+    pub(super) fn read_many(
+        &self,
+        pointers: &[PagePointer],
+        visit: &mut dyn FnMut(&Page, &PagePointer) -> Result<()>,
+    ) -> Result<()> {
+        let mut bytes = Vec::new();
+        let mut rest = pointers;
+        while let Some(first) = rest.first() {
+            let stretch = rest
+                .iter()
+                .zip(first.slot..)
+                .take(READ_BYTES_MAX / PAGE_BYTES)
+                .take_while(|(pointer, slot)| pointer.slot == *slot)
+                .count();
+            bytes.resize(stretch * PAGE_BYTES, 0);
+            self.read_raw(first, &mut bytes)?;
+            let (these, others) = rest.split_at(stretch);
+            for (page, pointer) in bytes.as_chunks::<PAGE_BYTES>().0.iter().zip(these) {
+                self.check(page, pointer)?;
+                visit(page, pointer)?;
+            }
+            rest = others;
+        }
+        Ok(())
+    }
+
+    pub(super) fn take_slot(&self) -> Result<u64> {
+        let slot = self.space().take(self)?;
+        self.count_slots(slot + 1);
+        Ok(slot)
+    }
+
+    /// Notes that the file has or will have at least so many slots.
+    pub(super) fn count_slots(&self, slots: u64) {
+        // Relaxed: see `read_raw`.
+        self.slots.fetch_max(slots, Ordering::Relaxed);
+    }
+
+    /// Takes back the slots of a rebuild that came to nothing.
+    pub(super) fn give_back(&self, slots: Vec<u64>) {
+        let guard = cache::pin();
+        // The next rebuild has the same generation, so what is cached of these slots would pass for its pages.
+        slots.iter().for_each(|slot| self.frames.remove(*slot, &guard));
+        self.space().release(slots);
+    }
+
+    /// Makes free what only ended base versions kept.
+    pub(super) fn collect(&self) {
+        let mut free = Vec::new();
+        let mut space = self.space();
+        self.live().collect(&mut free);
+        self.forget(&free);
+        space.release(free);
+    }
+
+    /// Takes pages that nothing reads any more out of the cache.
+    pub(super) fn forget(&self, slots: &[u64]) {
+        let guard = cache::pin();
+        slots.iter().for_each(|slot| self.frames.remove(*slot, &guard));
+    }
+
+    /// Cuts the free slots off the file's end. The caller holds the publish lock, no rebuild is writing, and the newest superblock is durable.
+    pub(super) fn truncate(&self) -> Result<()> {
+        let end = self.space().trim(self)?;
+        if end < self.slots.load(Ordering::Relaxed) {
+            self.file.set_len(end * PAGE_BYTES as u64)?;
+            self.slots.store(end, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    pub(super) fn corruption(&self, pointer: &PagePointer, reason: &str) -> Error {
+        self.corruption_at(pointer.slot, reason)
+    }
+
+    pub(super) fn corruption_at(&self, slot: u64, reason: &str) -> Error {
+        Error::corruption(self.file.path(), slot.saturating_mul(PAGE_BYTES as u64), reason)
+    }
+
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    pub(super) fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    pub fn database_id(&self) -> u64 {
+        self.database_id
+    }
+
+    /// The number of the newest superblock that is durable.
+    pub fn superblock_number(&self) -> u64 {
+        self.publish().superblock.number
+    }
+
+    pub fn file_bytes(&self) -> u64 {
+        self.slots.load(Ordering::Relaxed) * PAGE_BYTES as u64
+    }
+
+    pub fn free_bytes(&self) -> u64 {
+        self.space_stats().free_bytes
+    }
+
+    pub fn space_stats(&self) -> SpaceStats {
+        self.collect();
+        let file_bytes = self.file_bytes();
+        let page_bytes = PAGE_BYTES as u64;
+        let space = self.space();
+        let (taken, used) = space.taken_and_used();
+        SpaceStats {
+            file_bytes,
+            used_bytes: used * page_bytes,
+            free_bytes: file_bytes.saturating_sub(taken * page_bytes),
+            pinned_bytes: self.live().kept() * page_bytes,
+        }
+    }
+
+    pub(super) fn publish(&self) -> MutexGuard<'_, Publish> {
+        self.publish.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn space(&self) -> MutexGuard<'_, SpaceMap> {
+        self.space.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn live(&self) -> MutexGuard<'_, LiveGenerations> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
