@@ -133,18 +133,23 @@ impl LayerCursor for BaseCursor {
         self.record.map(|_| self.key.as_slice())
     }
 
-    fn value(&mut self) -> Result<Option<&[u8]>> {
-        let Some(i) = self.record else { return Ok(None) };
-        match Leaf::new(&self.leaf).record(i).1 {
-            Stored::Inline(value) => Ok(Some(value)),
-            Stored::Large(large) => {
-                if !self.large_loaded {
-                    large.read(self.base.store(), &mut self.large_value)?;
-                    self.large_loaded = true;
-                }
-                Ok(Some(&self.large_value))
-            }
+    fn load(&mut self) -> Result<()> {
+        let Some(i) = self.record else { return Ok(()) };
+        if let Stored::Large(large) = Leaf::new(&self.leaf).record(i).1
+            && !self.large_loaded
+        {
+            large.read(self.base.store(), &mut self.large_value)?;
+            self.large_loaded = true;
         }
+        Ok(())
+    }
+
+    fn loaded(&self) -> Result<Option<&[u8]>> {
+        let Some(i) = self.record else { return Ok(None) };
+        Ok(Some(match Leaf::new(&self.leaf).record(i).1 {
+            Stored::Inline(value) => value,
+            Stored::Large(_) => &self.large_value,
+        }))
     }
 
     fn is_deletion(&self) -> bool {

@@ -84,6 +84,11 @@ pub(crate) struct TableRoot {
 }
 
 impl TableRoot {
+    /// What the table takes in the file, in bytes.
+    pub fn bytes_on_disk(&self) -> u64 {
+        self.pages * PAGE_BYTES as u64
+    }
+
     pub const BYTES: usize = PagePointer::BYTES + 1 + 8 + 8 + 8;
 
     pub fn encode(&self) -> [u8; Self::BYTES] {

@@ -156,11 +156,16 @@ impl Rebuild {
     /// Publishes the new base, which holds everything up to `seq`; it is durable when this returns. Superseded pages born up to
     /// `newest_retained` are kept for the past: it must be 0, what it was at the last publication or less, or the generation that is being
     /// superseded. An error from before the superblock was begun leaves the present base published; a later one poisons the store.
-    pub fn finish(mut self, seq: u64, newest_retained: u64, manifest: &[u8]) -> Result<Arc<BaseVersion>> {
+    /// `manifest` is called when the superblock is written, under the store's publish lock: what it sees cannot be overtaken by [`PageStore::publish_manifest`].
+    pub fn finish(
+        mut self,
+        seq: u64,
+        newest_retained: u64,
+        manifest: impl FnOnce() -> Vec<u8>,
+    ) -> Result<Arc<BaseVersion>> {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
-        superblock::check_manifest(manifest)?;
         let store = self.writer.store.clone();
         let generation = self.writer.generation;
         let known = store.publish().superblock.newest_retained;
@@ -209,6 +214,8 @@ impl Rebuild {
 
         let mut publish = store.publish();
         store.check_writable(&publish)?;
+        let manifest = manifest();
+        superblock::check_manifest(&manifest)?;
         let next = Superblock {
             number: publish.superblock.number + 1,
             database_id: store.database_id(),
@@ -216,7 +223,7 @@ impl Rebuild {
             space: Some(plan.index),
             slots: plan.slots,
             newest_retained,
-            manifest: manifest.to_vec(),
+            manifest,
         };
         // From here on a restart may find the new base: its slots are not given back, whatever happens.
         self.writer.published = true;

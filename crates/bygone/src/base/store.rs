@@ -152,14 +152,20 @@ impl PageStore {
         Ok(Arc::new(base))
     }
 
+    /// Superseded pages born up to this generation are kept for the past.
+    pub fn newest_retained(&self) -> u64 {
+        self.publish().superblock.newest_retained
+    }
+
     /// Publishes a new manifest with the base as it is. It is durable when this returns. May run while a rebuild is under way.
-    pub fn publish_manifest(&self, manifest: &[u8]) -> Result<()> {
-        superblock::check_manifest(manifest)?;
+    pub fn publish_manifest(&self, manifest: impl FnOnce() -> Vec<u8>) -> Result<()> {
         let mut publish = self.publish();
         self.check_writable(&publish)?;
+        let manifest = manifest();
+        superblock::check_manifest(&manifest)?;
         let next = Superblock {
             number: publish.superblock.number + 1,
-            manifest: manifest.to_vec(),
+            manifest,
             ..publish.superblock.clone()
         };
         self.write_superblock(&mut publish, next)

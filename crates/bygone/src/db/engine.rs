@@ -51,8 +51,6 @@ pub(crate) struct Writer {
 /// Bytes since the database was opened. Relaxed everywhere: figures for people.
 #[derive(Default)]
 pub(crate) struct Counters {
-    /// Keys and values that the application committed.
-    pub application_bytes: AtomicU64,
     pub flushed_bytes: AtomicU64,
     pub merged_bytes: AtomicU64,
     pub history_bytes: AtomicU64,

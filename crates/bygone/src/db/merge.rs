@@ -43,7 +43,7 @@ impl Engine {
             (manifest.runs.len(), manifest.runs.iter().map(|run| run.bytes).sum::<u64>())
         };
         let base = &self.present.layers().base;
-        let base_bytes: u64 = base.tables().iter().map(|(_, root)| root.page_bytes()).sum();
+        let base_bytes: u64 = base.tables().iter().map(|(_, root)| root.bytes_on_disk()).sum();
         runs > 0 && (runs >= RUNS_DUE || run_bytes * DUE_PART >= base_bytes)
     }
 
@@ -63,7 +63,7 @@ impl Engine {
         let live = self.live_tables(&layers, to)?;
         let mut updates = self.newest_versions(&runs, &plan)?;
         let step_pages = if plan.needed.is_empty() {
-            let base_pages = layers.base.tables().iter().map(|(_, root)| root.page_bytes()).sum::<u64>() / PAGE_BYTES as u64;
+            let base_pages = layers.base.tables().iter().map(|(_, root)| root.bytes_on_disk()).sum::<u64>() / PAGE_BYTES as u64;
             STEP_PAGES_MIN.max((base_pages / STEP_PART) as usize)
         } else {
             usize::MAX

@@ -74,7 +74,7 @@ impl Db {
         let layers = now.layers();
         let manifest = lock(&engine.manifest).clone();
         let space = engine.store.space_stats();
-        let current: u64 = layers.base.tables().iter().map(|(_, root)| root.page_bytes()).sum();
+        let current: u64 = layers.base.tables().iter().map(|(_, root)| root.bytes_on_disk()).sum();
         let counters = &engine.counters;
         let (mut wal_bytes, mut logged) = (0, 0);
         if let Some(writer) = &engine.writer {

@@ -32,6 +32,11 @@ pub(crate) fn file_name(id: u64) -> String {
     format!("{id:016x}.run")
 }
 
+/// The run whose file has this name.
+pub(crate) fn file_id(name: &str) -> Option<u64> {
+    u64::from_str_radix(name.strip_suffix(".run")?, 16).ok()
+}
+
 /// Identity of a run, as the superblock remembers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RunMeta {

@@ -22,11 +22,8 @@ mod writer;
 mod tests;
 
 pub(crate) use self::{
-    cursor::RunCursor,
     format::{RunMeta, file_id, file_name},
     merged::MergedVersions,
     reader::Run,
-    verify::RunSummary,
-    versions::RunVersions,
     writer::RunWriter,
 };

@@ -67,7 +67,7 @@ impl Snapshot {
     /// # Errors
     /// `TableNotFound` if the table was dropped as of this snapshot; `Corruption` or `Io` if what it needs cannot be read.
     pub fn get(&self, table: &Table, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
-        self.get_with(table, key, Value::from)
+        self.get_with(table, key, |value| Value::from(value))
     }
 
     /// Calls `f` with the value of a key, borrowed: nothing is copied or allocated.
@@ -196,7 +196,7 @@ impl Snapshot {
     }
 
     pub(crate) fn bad_row(&self, kind: &str, key: &str) -> Error {
-        Error::corruption(self.layers().base.path(), 0, format!("the row of {kind} {key:?} cannot be read"))
+        Error::corruption(self.layers().base.store().path(), 0, format!("the row of {kind} {key:?} cannot be read"))
     }
 
     fn table_row(&self, name: &str) -> Result<Option<TableRow>> {

@@ -110,10 +110,6 @@ impl Backlog {
         self.lock().frozen.front().cloned()
     }
 
-    pub fn frozen_count(&self) -> usize {
-        self.lock().frozen.len()
-    }
-
     /// The oldest frozen memtable is in a run now.
     pub fn pop(&self) {
         self.lock().frozen.pop_front();

@@ -410,11 +410,6 @@ impl Committer {
         declared.drain(..end);
     }
 
-    /// The id that the next declared snapshot gets.
-    pub fn next_snapshot_id(&self) -> u64 {
-        lock(&self.leader).next_snapshot_id
-    }
-
     /// Whether this commit may take its place behind all that have theirs, `earlier` being those of the same group.
     fn validate<'r>(
         &self,

@@ -34,7 +34,7 @@ use crate::value::Value;
 pub struct Transaction {
     committer: Arc<Committer>,
     /// Keeps the database open.
-    owner: Arc<dyn Send + Sync>,
+    _owner: Arc<dyn Send + Sync>,
     view: Snapshot,
     writes: WriteSet,
     tables: Vec<Table>,
@@ -90,7 +90,7 @@ impl Transaction {
     ) -> Transaction {
         Transaction {
             committer,
-            owner,
+            _owner: owner,
             view,
             writes: WriteSet::default(),
             tables: Vec::new(),
@@ -105,7 +105,7 @@ impl Transaction {
     /// # Errors
     /// As [`Snapshot::get`].
     pub fn get(&self, table: &Table, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
-        self.get_with(table, key, Value::from)
+        self.get_with(table, key, |value| Value::from(value))
     }
 
     /// Calls `f` with the value of a key, borrowed.

@@ -102,11 +102,6 @@ impl ReadSet {
             ranges.any(|range| range.lock().unwrap_or_else(PoisonError::into_inner).covers(*table, key))
         })
     }
-
-    pub fn has_key(&self, table: u32, key: &[u8]) -> bool {
-        // The set is keyed by owned pairs; a look-up borrows none, so it copies the key. Only members of one group come here.
-        self.keys.contains(&(table, key.to_vec()))
-    }
 }
 
 /// The write sets of recent commits, kept while a serializable transaction runs that may have to be validated against them.

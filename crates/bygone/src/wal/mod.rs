@@ -23,12 +23,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use self::format::{
     ALIGNMENT, BODY_BYTES_MAX, Place, RECORD_HEADER_BYTES, RECORDS_OFFSET, RecordHeader, SegmentHeader,
 };
-use self::segment::{Segment, segment_path};
+use self::segment::Segment;
 use crate::error::{Error, Result};
 use crate::io::{Disk, File};
 
 pub(crate) use self::format::GROUP_COMMITS_MAX;
 pub(crate) use self::recover::{Expectation, Recovered, recover};
+pub(crate) use self::segment::segment_path;
 
 /// The usual length of a segment, in bytes.
 pub(crate) const SEGMENT_BYTES: u64 = 16 << 20;
@@ -303,6 +304,11 @@ impl Wal {
             result = result.and(segment::remove(&*self.disk, &segment_path(&self.settings.dir, segment.id)));
         }
         result
+    }
+
+    /// Whether nothing can be written any more.
+    pub fn is_failed(&self) -> bool {
+        lock(&self.writer).failed.is_some()
     }
 
     /// The newest superblock there is; later segments name it, and so does [`Recovered::superblock_number`].

@@ -20,7 +20,7 @@ pub(super) struct Segment {
     pub len: u64,
 }
 
-pub(super) fn segment_path(dir: &Path, id: u64) -> PathBuf {
+pub(crate) fn segment_path(dir: &Path, id: u64) -> PathBuf {
     dir.join(format!("{id:016x}.wal"))
 }
 

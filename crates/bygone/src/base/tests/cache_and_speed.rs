@@ -140,7 +140,7 @@ fn speed() {
         timed(what, records / step, &mut || {
             let mut rebuild = store.rebuild(base.as_ref().unwrap()).unwrap();
             rebuild.apply(1, &mut Generated::new(records, step), usize::MAX).unwrap();
-            base = Some(rebuild.finish(1, 0, b"").unwrap());
+            base = Some(rebuild.finish(1, 0, || (b"").to_vec()).unwrap());
         });
         disk.file(PATH).log.lock().unwrap().clear();
         base.clone().unwrap()

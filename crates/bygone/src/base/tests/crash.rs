@@ -120,7 +120,7 @@ fn a_failing_write_leaves_the_base_readable_and_the_store_usable_or_poisoned() {
         let updates = (0..3000).step_by(2).map(|i| (key(i), Some(value(i + 1, 100))));
         let result = rebuild
             .apply(1, &mut MapUpdates::new(updates), usize::MAX)
-            .and_then(|_| rebuild.finish(5, 0, b""));
+            .and_then(|_| rebuild.finish(5, 0, || (b"").to_vec()));
         file.successes.store(-1, Ordering::Relaxed);
         assert_equals(&fixture.base, &Model::from([(1, model.clone())]), &mut random);
         match (result, fixture.store.rebuild(&fixture.base)) {
@@ -130,7 +130,7 @@ fn a_failing_write_leaves_the_base_readable_and_the_store_usable_or_poisoned() {
             }
             (Err(_), Err(error)) => {
                 assert!(matches!(error, crate::Error::Poisoned { .. }), "{error}");
-                assert!(fixture.store.publish_manifest(b"").is_err());
+                assert!(fixture.store.publish_manifest(|| (b"").to_vec()).is_err());
                 poisoned += 1;
             }
             (Err(_), Ok(rebuild)) => {

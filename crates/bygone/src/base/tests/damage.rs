@@ -135,7 +135,7 @@ fn a_rebuild_over_damage_fails_and_harms_nothing() {
         let result = rebuild
             .apply(1, &mut MapUpdates::new(updates), usize::MAX)
             .and_then(|_| rebuild.drop_table(2))
-            .and_then(|()| rebuild.finish(9, 0, b""));
+            .and_then(|()| rebuild.finish(9, 0, || (b"").to_vec()));
         match result {
             Ok(base) => {
                 assert_eq!(get(&base, 1, &key(5)), Some(b"x".to_vec()));

@@ -51,7 +51,7 @@ fn an_inner_page_is_laid_out_as_documented() {
 fn a_superblock_is_laid_out_as_documented() {
     let mut fixture = Fixture::new();
     fixture.update(1, [(key(1), Some(Vec::new()))], 0);
-    fixture.store.publish_manifest(b"manifest").unwrap();
+    fixture.store.publish_manifest(|| (b"manifest").to_vec()).unwrap();
     let number = fixture.store.superblock_number();
     let bytes = fixture.disk.file(PATH).bytes.lock().unwrap().clone();
     let at = (number % 2) as usize * 8192;

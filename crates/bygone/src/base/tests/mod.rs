@@ -108,7 +108,7 @@ impl Fixture {
         let mut rebuild = self.store.rebuild(&self.base).unwrap();
         let mut updates = MapUpdates::new(updates);
         assert_eq!(rebuild.apply(table, &mut updates, usize::MAX).unwrap(), Progress::Done);
-        self.base = rebuild.finish(self.base.seq() + 1, newest_retained, b"m").unwrap();
+        self.base = rebuild.finish(self.base.seq() + 1, newest_retained, || (b"m").to_vec()).unwrap();
     }
 
     fn get(&self, table: u32, key: &[u8]) -> Option<Vec<u8>> {

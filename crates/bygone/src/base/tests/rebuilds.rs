@@ -85,7 +85,7 @@ fn rebuilds_equal_the_model(seed: u64, rounds: u64) {
             continue;
         }
         model = next;
-        fixture.base = rebuild.finish(round + 1, 0, &round.to_le_bytes()).unwrap();
+        fixture.base = rebuild.finish(round + 1, 0, || (&round.to_le_bytes()).to_vec()).unwrap();
         assert_equals(&fixture.base, &model, &mut random);
         fixture.verify_without_leaks();
         if held.is_empty() && random.below(4) == 0 {
@@ -181,7 +181,7 @@ fn one_changed_record_rewrites_one_path() {
     let mut rebuild = fixture.store.rebuild(&fixture.base).unwrap();
     rebuild.apply(1, &mut MapUpdates::new([(key(50_000), Some(value(7, 50)))]), usize::MAX).unwrap();
     assert_eq!(rebuild.written_pages(), u64::from(fixture.base.tables()[0].1.level) + 1);
-    fixture.base = rebuild.finish(2, 0, b"").unwrap();
+    fixture.base = rebuild.finish(2, 0, || (b"").to_vec()).unwrap();
     assert_eq!(fixture.get(1, &key(50_000)), Some(value(7, 50)));
     fixture.verify_without_leaks();
 }
@@ -210,7 +210,7 @@ fn a_budget_stops_at_a_key_and_the_tree_is_whole() {
         let mut rebuild = fixture.store.rebuild(&fixture.base).unwrap();
         let progress = rebuild.apply(1, &mut updates, 50).unwrap();
         assert!(rebuild.written_pages() < 65);
-        fixture.base = rebuild.finish(passes, 0, b"").unwrap();
+        fixture.base = rebuild.finish(passes, 0, || (b"").to_vec()).unwrap();
         fixture.verify_without_leaks();
         for i in (0..40_000).step_by(97) {
             let applied = updates.updates[..updates.next].last().is_some_and(|(last, _)| key(i) <= *last);
@@ -236,7 +236,7 @@ fn updates_out_of_order_are_refused() {
         let mut rebuild = fixture.store.rebuild(&fixture.base).unwrap();
         let mut updates = MapUpdates::new(keys.map(|key| (key, Some(Vec::new()))));
         assert!(rebuild.apply(1, &mut updates, usize::MAX).is_err());
-        assert!(rebuild.finish(1, 0, b"").is_err());
+        assert!(rebuild.finish(1, 0, || (b"").to_vec()).is_err());
         assert!(fixture.store.rebuild(&fixture.base).is_ok());
     }
 }
@@ -260,7 +260,7 @@ fn many_tables_fit_the_catalogue() {
     for table in (0..3000).rev() {
         rebuild.apply(table, &mut MapUpdates::new([(key(1), Some(key(table.into())))]), usize::MAX).unwrap();
     }
-    fixture.base = rebuild.finish(1, 0, b"").unwrap();
+    fixture.base = rebuild.finish(1, 0, || (b"").to_vec()).unwrap();
     let fixture = fixture.reopen();
     assert_eq!(fixture.base.tables().len(), 3000);
     assert!((0..3000).all(|table| fixture.get(table, &key(1)) == Some(key(table.into()))));

@@ -7,7 +7,7 @@ fn overwrite(fixture: &mut Fixture, round: u64, budget: usize, newest_retained: 
     loop {
         let mut rebuild = fixture.store.rebuild(&fixture.base).unwrap();
         let progress = rebuild.apply(1, &mut updates, budget).unwrap();
-        fixture.base = rebuild.finish(fixture.base.seq() + 1, newest_retained, b"").unwrap();
+        fixture.base = rebuild.finish(fixture.base.seq() + 1, newest_retained, || (b"").to_vec()).unwrap();
         if progress == Progress::Done {
             return;
         }
@@ -137,7 +137,7 @@ fn a_generation_that_was_not_kept_cannot_be_retained_or_opened() {
     overwrite(&mut fixture, 1, usize::MAX, 0);
     assert!(fixture.store.open_base(&first).is_err());
     let rebuild = fixture.store.rebuild(&fixture.base).unwrap();
-    assert!(rebuild.finish(9, first.generation, b"").is_err());
+    assert!(rebuild.finish(9, first.generation, || (b"").to_vec()).is_err());
     overwrite(&mut fixture, 2, usize::MAX, 0);
 }
 
@@ -153,7 +153,7 @@ fn kept_pages_can_be_released() {
     drop(retained);
     let mut rebuild = fixture.store.rebuild(&fixture.base).unwrap();
     rebuild.release_kept(&kept);
-    fixture.base = rebuild.finish(3, 0, b"").unwrap();
+    fixture.base = rebuild.finish(3, 0, || (b"").to_vec()).unwrap();
     fixture.verify_without_leaks();
 }
 
@@ -182,11 +182,11 @@ fn a_manifest_can_be_published_during_a_rebuild() {
     let number = fixture.store.superblock_number();
     let mut rebuild = fixture.store.rebuild(&fixture.base).unwrap();
     rebuild.apply(1, &mut MapUpdates::new([(key(1), None)]), usize::MAX).unwrap();
-    fixture.store.publish_manifest(b"during").unwrap();
+    fixture.store.publish_manifest(|| (b"during").to_vec()).unwrap();
     assert_eq!(fixture.store.superblock_number(), number + 1);
     let other = Fixture::open(&MemoryDisk::with(PATH, fixture.disk.file(PATH).bytes.lock().unwrap().clone()));
     assert_eq!(other.unwrap().store.publish().superblock.manifest, b"during");
-    fixture.base = rebuild.finish(2, 0, b"after").unwrap();
+    fixture.base = rebuild.finish(2, 0, || (b"after").to_vec()).unwrap();
     let fixture = fixture.reopen();
     assert_eq!(fixture.store.publish().superblock.manifest, b"after");
     assert_eq!(fixture.get(1, &key(1)), None);
@@ -196,10 +196,10 @@ fn a_manifest_can_be_published_during_a_rebuild() {
 #[test]
 fn a_manifest_that_does_not_fit_is_refused() {
     let mut fixture = Fixture::new();
-    fixture.store.publish_manifest(&[1; MANIFEST_BYTES_MAX]).unwrap();
-    assert!(fixture.store.publish_manifest(&[1; MANIFEST_BYTES_MAX + 1]).is_err());
+    fixture.store.publish_manifest(|| (&[1; MANIFEST_BYTES_MAX]).to_vec()).unwrap();
+    assert!(fixture.store.publish_manifest(|| (&[1; MANIFEST_BYTES_MAX + 1]).to_vec()).is_err());
     let rebuild = fixture.store.rebuild(&fixture.base).unwrap();
-    assert!(rebuild.finish(1, 0, &[1; MANIFEST_BYTES_MAX + 1]).is_err());
+    assert!(rebuild.finish(1, 0, || (&[1; MANIFEST_BYTES_MAX + 1]).to_vec()).is_err());
     fixture = fixture.reopen();
     assert_eq!(fixture.store.publish().superblock.manifest, [1; MANIFEST_BYTES_MAX]);
 }

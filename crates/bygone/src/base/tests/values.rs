@@ -60,7 +60,7 @@ fn other_large_values_stay_where_they_are() {
     rebuild.apply(1, &mut MapUpdates::new([(key(50), Some(value(1, 50_000)))]), usize::MAX).unwrap();
     // 13 parts, a page of pointers, one leaf or two, and the root.
     assert!(rebuild.written_pages() <= 17, "{} pages", rebuild.written_pages());
-    fixture.base = rebuild.finish(2, 0, b"").unwrap();
+    fixture.base = rebuild.finish(2, 0, || (b"").to_vec()).unwrap();
     assert!(fixture.get(1, &key(50)) == Some(value(1, 50_000)));
     assert!(fixture.get(1, &key(51)) == Some(value(51, 50_000)));
     fixture.verify_without_leaks();

@@ -1,0 +1,122 @@
+//! The engine through its public face, one promise a test.
+
+use std::ops::ControlFlow;
+
+use bygone::{Db, Durability, Error, Options};
+
+fn open(path: &std::path::Path) -> Db {
+    Options::new().memtable_bytes(256 << 10).log_segment_bytes(256 << 10).open(path).unwrap()
+}
+
+#[test]
+fn a_commit_is_there_after_reopening() {
+    let directory = tempfile::tempdir().unwrap();
+    {
+        let db = open(directory.path());
+        let table = db.table("t").unwrap();
+        db.put(&table, "a", "1").unwrap();
+        db.put(&table, "b", "2").unwrap();
+        db.delete(&table, "a").unwrap();
+    }
+    let db = open(directory.path());
+    let table = db.open_table("t").unwrap();
+    assert_eq!(db.get(&table, "a").unwrap(), None);
+    assert_eq!(db.get(&table, "b").unwrap().unwrap(), b"2");
+}
+
+#[test]
+fn the_past_stays_through_flush_merge_and_reopening() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut ids = Vec::new();
+    {
+        let db = open(directory.path());
+        let table = db.table("t").unwrap();
+        for round in 0..20u32 {
+            let mut tx = db.begin().unwrap();
+            tx.set_durability(Durability::Buffered);
+            for key in 0..200u32 {
+                tx.put(&table, key.to_be_bytes(), (round * 1000 + key).to_be_bytes()).unwrap();
+            }
+            let name = format!("round-{round}");
+            ids.push(tx.commit_with_snapshot(name.as_str()).unwrap());
+            match round % 4 {
+                1 => db.flush().unwrap(),
+                3 => db.merge().unwrap(),
+                _ => {}
+            }
+        }
+        check(&db, &ids);
+    }
+    let db = open(directory.path());
+    check(&db, &ids);
+    db.merge().unwrap();
+    check(&db, &ids);
+    db.verify().unwrap();
+
+    fn check(db: &Db, ids: &[bygone::SnapshotId]) {
+        let table = db.open_table("t").unwrap();
+        for (round, id) in ids.iter().enumerate() {
+            let past = db.as_of(*id).unwrap();
+            let mut count = 0u32;
+            for item in past.range(&table, ..).unwrap() {
+                let (key, value) = item.unwrap();
+                assert_eq!(key, &count.to_be_bytes());
+                assert_eq!(value, &(round as u32 * 1000 + count).to_be_bytes());
+                count += 1;
+            }
+            assert_eq!(count, 200);
+            assert_eq!(db.as_of(format!("round-{round}")).unwrap().seq(), past.seq());
+        }
+    }
+}
+
+#[test]
+fn the_first_committer_wins() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = open(directory.path());
+    let table = db.table("t").unwrap();
+    let mut first = db.begin().unwrap();
+    let mut second = db.begin().unwrap();
+    first.put(&table, "k", "1").unwrap();
+    second.put(&table, "k", "2").unwrap();
+    first.commit().unwrap();
+    match second.commit() {
+        Err(Error::Conflict { table, key }) => assert_eq!((table.as_str(), &key[..]), ("t", &b"k"[..])),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(db.get(&table, "k").unwrap().unwrap(), b"1");
+}
+
+#[test]
+fn ranges_go_both_ways_and_borrow() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = open(directory.path());
+    let table = db.table("t").unwrap();
+    for key in 0..100u8 {
+        db.put(&table, [key], [key]).unwrap();
+        if key == 50 {
+            db.merge().unwrap();
+        }
+        if key == 70 {
+            db.flush().unwrap();
+        }
+    }
+    let now = db.snapshot();
+    let keys = |range: &mut dyn Iterator<Item = bygone::Result<(bygone::Value, bygone::Value)>>| {
+        range.map(|item| item.unwrap().0[0]).collect::<Vec<u8>>()
+    };
+    assert_eq!(keys(&mut now.range(&table, ..).unwrap()), (0..100).collect::<Vec<_>>());
+    assert_eq!(keys(&mut now.range(&table, ..).unwrap().rev()), (0..100).rev().collect::<Vec<_>>());
+    let (low, high) = ([10u8], [80u8]);
+    let mut range = now.range(&table, &low[..]..&high[..]).unwrap();
+    assert_eq!(range.next().unwrap().unwrap().0, &[10]);
+    assert_eq!(range.next_back().unwrap().unwrap().0, &[79]);
+    assert_eq!(range.count(), 68);
+    let mut seen = Vec::new();
+    now.for_each(&table, .., |key, _| {
+        seen.push(key[0]);
+        if key[0] == 90 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })
+    .unwrap();
+    assert_eq!(seen, (0..=90).collect::<Vec<_>>());
+}
