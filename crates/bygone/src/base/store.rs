@@ -163,11 +163,8 @@ impl PageStore {
         self.check_writable(&publish)?;
         let manifest = manifest();
         superblock::check_manifest(&manifest)?;
-        let next = Superblock {
-            number: publish.superblock.number + 1,
-            manifest,
-            ..publish.superblock.clone()
-        };
+        let next =
+            Superblock { number: publish.superblock.number + 1, manifest, ..publish.superblock.clone() };
         self.write_superblock(&mut publish, next)
     }
 

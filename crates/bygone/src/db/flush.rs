@@ -49,8 +49,12 @@ impl Engine {
         let flushed_seq = lock(&self.manifest).flushed_seq;
         let id = self.take_run_id();
         let directory = self.runs_dir();
-        let mut run =
-            RunWriter::create(&*self.disk, &directory.join(file_name(id)), id, self.present.context().hash_seed)?;
+        let mut run = RunWriter::create(
+            &*self.disk,
+            &directory.join(file_name(id)),
+            id,
+            self.present.context().hash_seed,
+        )?;
         let declared = self.writer()?.committer.declared_between(0, frozen.last_seq + 1);
         let mut declared = Visibility::new(&declared);
         let mut versions = frozen.memtable.versions();

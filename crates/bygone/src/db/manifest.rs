@@ -105,8 +105,14 @@ mod tests {
     fn a_manifest_comes_back_and_a_cut_one_is_refused() {
         let run = RunMeta { id: 3, min_seq: 1, max_seq: 9, records: 4, bytes: 5, footer_checksum: 6 };
         let chain = Chain { length: 2, bytes: 77 };
-        let manifest =
-            Manifest { hash_seed: 1, wal_floor: 2, next_table_id: 16, chain, runs: vec![run; 3], ..Default::default() };
+        let manifest = Manifest {
+            hash_seed: 1,
+            wal_floor: 2,
+            next_table_id: 16,
+            chain,
+            runs: vec![run; 3],
+            ..Default::default()
+        };
         let bytes = manifest.encode();
         assert_eq!(Manifest::decode(&bytes), Some(manifest));
         for length in 0..bytes.len() {

@@ -63,7 +63,8 @@ impl Engine {
         let live = self.live_tables(&layers, to)?;
         let mut updates = self.newest_versions(&runs, &plan)?;
         let step_pages = if plan.needed.is_empty() {
-            let base_pages = layers.base.tables().iter().map(|(_, root)| root.bytes_on_disk()).sum::<u64>() / PAGE_BYTES as u64;
+            let base_pages = layers.base.tables().iter().map(|(_, root)| root.bytes_on_disk()).sum::<u64>()
+                / PAGE_BYTES as u64;
             STEP_PAGES_MIN.max((base_pages / STEP_PART) as usize)
         } else {
             usize::MAX
@@ -151,7 +152,11 @@ impl Engine {
             ControlFlow::Continue(())
         })?;
         if damaged {
-            return Err(Error::corruption(self.store.path(), 0, "a row of the catalogue of tables cannot be read"));
+            return Err(Error::corruption(
+                self.store.path(),
+                0,
+                "a row of the catalogue of tables cannot be read",
+            ));
         }
         Ok(live)
     }

@@ -69,7 +69,9 @@ impl Db {
         let background = if writes && threads { Some(Background::start(&engine)?) } else { None };
         if !threads {
             let weak = Arc::downgrade(&engine);
-            engine.backlog.set_inline_work(move || weak.upgrade().map_or(Ok(()), |engine| engine.work_inline()));
+            engine
+                .backlog
+                .set_inline_work(move || weak.upgrade().map_or(Ok(()), |engine| engine.work_inline()));
         }
         Ok(Db { open: Arc::new(Open { background, engine }) })
     }
@@ -178,7 +180,11 @@ impl Db {
         }
         if tables.len() >= TABLES_MAX {
             let count = tables.len() as u64 + 1;
-            return Err(Error::TooLarge { what: "the number of tables", size: count, limit: TABLES_MAX as u64 });
+            return Err(Error::TooLarge {
+                what: "the number of tables",
+                size: count,
+                limit: TABLES_MAX as u64,
+            });
         }
         engine.writer()?;
         // Relaxed: changed only under the lock of the directory.

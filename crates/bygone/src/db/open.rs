@@ -168,9 +168,10 @@ fn recover(
         floor_segment: manifest.wal_floor,
         next_seq: manifest.flushed_seq + 1,
     };
-    let recovered = wal::recover(&*disk, &wal_dir(path), expected, options.read_only, &mut |seq, segment, bytes| {
-        replay.apply(seq, segment, bytes, path)
-    })?;
+    let recovered =
+        wal::recover(&*disk, &wal_dir(path), expected, options.read_only, &mut |seq, segment, bytes| {
+            replay.apply(seq, segment, bytes, path)
+        })?;
     if recovered.superblock_number > store.superblock_number() {
         let reason = format!(
             "the log was begun under superblock {}, but the newest here is {}",
@@ -182,8 +183,11 @@ fn recover(
 
     // Relaxed: only uniqueness matters.
     let database = NEXT_DATABASE.fetch_add(1, Ordering::Relaxed);
-    let context =
-        Arc::new(Context { hash_seed: manifest.hash_seed, tables: TableDirectory::new(database), _lock: lock });
+    let context = Arc::new(Context {
+        hash_seed: manifest.hash_seed,
+        tables: TableDirectory::new(database),
+        _lock: lock,
+    });
     let memtables =
         std::iter::once(&replay.active).chain(replay.frozen.iter().rev().map(|frozen| &frozen.memtable));
     let layers = Layers {
@@ -215,8 +219,7 @@ fn recover(
             active: replay.active,
             declared: unmerged_snapshots(&present)?,
         };
-        let committer =
-            Committer::new(health.clone(), present.clone(), backlog.clone(), wal.clone(), start);
+        let committer = Committer::new(health.clone(), present.clone(), backlog.clone(), wal.clone(), start);
         Some(Writer { wal, committer: Arc::new(committer) })
     };
     let past = Past::new(disk.clone(), history_dir, store.clone(), cache.clone());

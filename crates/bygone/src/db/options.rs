@@ -112,7 +112,9 @@ impl Options {
         ];
         for (name, bytes, least) in least {
             if bytes < least {
-                return Err(Error::InvalidArgument { reason: format!("{name} must be at least {least}, not {bytes}") });
+                return Err(Error::InvalidArgument {
+                    reason: format!("{name} must be at least {least}, not {bytes}"),
+                });
             }
         }
         Db::open_with(disk, path.as_ref(), self)

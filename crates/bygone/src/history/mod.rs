@@ -127,8 +127,11 @@ impl Interval {
         if version != ROW_VERSION || flags & !(HAS_KEY_FRAME | HAS_RUN) != 0 {
             return None;
         }
-        let key_frame =
-            if flags & HAS_KEY_FRAME != 0 { Some(BaseRoot::decode(reader.bytes(BaseRoot::BYTES)?.try_into().ok()?)?) } else { None };
+        let key_frame = if flags & HAS_KEY_FRAME != 0 {
+            Some(BaseRoot::decode(reader.bytes(BaseRoot::BYTES)?.try_into().ok()?)?)
+        } else {
+            None
+        };
         let run = if flags & HAS_RUN != 0 { Some(RunMeta::decode(&mut reader)?) } else { None };
         Some(Interval { from, key_frame, run })
     }

@@ -32,12 +32,7 @@ pub(crate) struct Past {
 }
 
 impl Past {
-    pub fn new(
-        disk: Arc<dyn Disk>,
-        directory: PathBuf,
-        store: Arc<PageStore>,
-        cache: Arc<Cache>,
-    ) -> Past {
+    pub fn new(disk: Arc<dyn Disk>, directory: PathBuf, store: Arc<PageStore>, cache: Arc<Cache>) -> Past {
         Past { disk, directory, store, cache, open: Mutex::default() }
     }
 
@@ -75,16 +70,17 @@ impl Past {
         let mut list = Vec::new();
         let mut damaged = None;
         let everything = (Bound::Unbounded, Bound::Unbounded);
-        now.layers().for_each(rows::SNAPSHOTS, now.seq().0, everything, &mut |key, row| {
-            match (rows::decode_id(key), SnapshotRow::decode(row)) {
-                (Some(id), Some(row)) => {
-                    list.push(info(id, row));
-                    ControlFlow::Continue(())
-                }
-                _ => {
-                    damaged = Some(key.escape_ascii().to_string());
-                    ControlFlow::Break(())
-                }
+        now.layers().for_each(rows::SNAPSHOTS, now.seq().0, everything, &mut |key, row| match (
+            rows::decode_id(key),
+            SnapshotRow::decode(row),
+        ) {
+            (Some(id), Some(row)) => {
+                list.push(info(id, row));
+                ControlFlow::Continue(())
+            }
+            _ => {
+                damaged = Some(key.escape_ascii().to_string());
+                ControlFlow::Break(())
             }
         })?;
         damaged.map_or(Ok(list), |key| Err(now.bad_row("snapshot", &key)))

@@ -46,7 +46,8 @@ impl Layers {
     /// The same stack with a flushed memtable's run in its place. `exact_from` is the last commit in it: between versions of one
     /// key the flush kept only what that number or a declared snapshot can see.
     pub fn with_flushed(&self, memtable: &Arc<Memtable>, run: Option<Arc<Run>>, exact_from: u64) -> Layers {
-        let memtables = self.memtables.iter().filter(|other| !Arc::ptr_eq(other, memtable)).cloned().collect();
+        let memtables =
+            self.memtables.iter().filter(|other| !Arc::ptr_eq(other, memtable)).cloned().collect();
         let runs = run.into_iter().chain(self.runs.iter().cloned()).collect();
         Layers { memtables, runs, exact_from: exact_from.max(self.exact_from), ..self.shallow() }
     }

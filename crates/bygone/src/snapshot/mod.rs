@@ -20,8 +20,8 @@ pub(crate) use cursor::MergeCursor;
 pub(crate) use layers::{Context, Layers};
 pub use range::Range;
 pub(crate) use range::{Top, owned_bounds};
-pub(crate) use table::TableDirectory;
 pub use table::Table;
+pub(crate) use table::TableDirectory;
 
 use crate::error::{Error, Result};
 use crate::ids::Seq;
@@ -196,7 +196,11 @@ impl Snapshot {
     }
 
     pub(crate) fn bad_row(&self, kind: &str, key: &str) -> Error {
-        Error::corruption(self.layers().base.store().path(), 0, format!("the row of {kind} {key:?} cannot be read"))
+        Error::corruption(
+            self.layers().base.store().path(),
+            0,
+            format!("the row of {kind} {key:?} cannot be read"),
+        )
     }
 
     fn table_row(&self, name: &str) -> Result<Option<TableRow>> {

@@ -10,9 +10,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::Snapshot;
 use super::layers::{Context, Layers};
 use super::slots::{Held, Local, Registry, Slot, SlotContents};
-use super::Snapshot;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 thread_local! {

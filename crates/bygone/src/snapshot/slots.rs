@@ -15,8 +15,8 @@
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::sync::UnsafeCell;
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 const LOCKED: u32 = 1 << 31;
 
@@ -216,7 +216,12 @@ impl<L: SlotContents> Registry<L> {
         let mut lists = local.lists.borrow_mut();
         if !lists.iter().any(|list| list.registry == self.id) {
             lists.retain(|list| list.home.strong_count() > 0);
-            lists.push(ThreadSlots { registry: self.id, home: self.this.clone(), slots: Vec::new(), next: 0 });
+            lists.push(ThreadSlots {
+                registry: self.id,
+                home: self.this.clone(),
+                slots: Vec::new(),
+                next: 0,
+            });
         }
         let list = lists.iter_mut().find(|list| list.registry == self.id).expect("just made");
         for _ in 0..list.slots.len().min(PROBES) {

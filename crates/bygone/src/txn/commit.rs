@@ -190,10 +190,7 @@ impl Committer {
         self.backlog.slow_down(encoded.len())?;
         let ticket = Arc::new(Ticket {
             bytes: encoded.len(),
-            state: Mutex::new(TicketState {
-                word: Word::Waiting(Box::new((request, encoded))),
-                lead: false,
-            }),
+            state: Mutex::new(TicketState { word: Word::Waiting(Box::new((request, encoded))), lead: false }),
             changed: Condvar::new(),
         });
         let lead = {
@@ -399,7 +396,8 @@ impl Committer {
     /// The sequence numbers of declared snapshots in an interval, ascending.
     pub fn declared_between(&self, from: u64, to: u64) -> Vec<u64> {
         let declared = lock(&self.declared);
-        let (start, end) = (declared.partition_point(|seq| *seq < from), declared.partition_point(|seq| *seq < to));
+        let (start, end) =
+            (declared.partition_point(|seq| *seq < from), declared.partition_point(|seq| *seq < to));
         declared[start..end].to_vec()
     }
 
@@ -497,7 +495,8 @@ impl Committer {
             return Err(taken(SnapshotId(leader.next_snapshot_id)));
         }
         self.wait_visible(leader.next_seq - 1)?;
-        let row = self.present.snapshot().system_row(rows::SNAPSHOT_NAMES, name.as_bytes(), rows::decode_id)?;
+        let row =
+            self.present.snapshot().system_row(rows::SNAPSHOT_NAMES, name.as_bytes(), rows::decode_id)?;
         row.map_or(Ok(()), |id| Err(taken(SnapshotId(id))))
     }
 
@@ -549,8 +548,7 @@ impl Committer {
         let mut groups = lock(&self.publisher);
         while self.present.visible_seq() < seq {
             self.health.check()?;
-            groups =
-                self.published.wait_timeout(groups, RECHECK).unwrap_or_else(PoisonError::into_inner).0;
+            groups = self.published.wait_timeout(groups, RECHECK).unwrap_or_else(PoisonError::into_inner).0;
         }
         Ok(())
     }
@@ -577,9 +575,8 @@ pub(crate) fn insert_system_records(memtable: &Memtable, marks: &Marks, place: P
     if records.is_empty() {
         return;
     }
-    let records = records
-        .iter()
-        .map(|(table, key, value)| (HashedKey::new(*table, key, hash_seed), value.as_deref()));
+    let records =
+        records.iter().map(|(table, key, value)| (HashedKey::new(*table, key, hash_seed), value.as_deref()));
     memtable.insert_batch(place.seq, records);
 }
 

@@ -76,8 +76,7 @@ impl Transaction {
     ) -> Result<Transaction> {
         committer.health.check()?;
         let (view, registered) = committer.begin_serializable()?;
-        let serializable =
-            Serializable { committer: committer.clone(), registered, reads: Mutex::default() };
+        let serializable = Serializable { committer: committer.clone(), registered, reads: Mutex::default() };
         Ok(Self::over(committer, owner, view, durability, Some(serializable)))
     }
 
@@ -148,7 +147,8 @@ impl Transaction {
         let rows = self.view.range_under(table, &range, writes.map(cursor::over))?;
         let read = self.serializable.as_ref().map(|serializable| {
             let (lower, upper) = owned_bounds(&range);
-            let read = RangeRead { table: table.id(), lower, upper, front: None, back: None, exhausted: false };
+            let read =
+                RangeRead { table: table.id(), lower, upper, front: None, back: None, exhausted: false };
             let read = Arc::new(Mutex::new(read));
             serializable.reads.lock().unwrap_or_else(PoisonError::into_inner).ranges.push(read.clone());
             read

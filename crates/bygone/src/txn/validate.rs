@@ -35,7 +35,12 @@ impl ConflictTable {
 }
 
 /// Whether anybody changed `key` since the transaction's view was taken. All commits up to now must be visible.
-pub(crate) fn changed_since(read: &Snapshot, now: &Layers, now_seq: u64, key: &HashedKey<'_>) -> Result<bool> {
+pub(crate) fn changed_since(
+    read: &Snapshot,
+    now: &Layers,
+    now_seq: u64,
+    key: &HashedKey<'_>,
+) -> Result<bool> {
     let read_seq = read.seq().0;
     if let Some(seq) = now.newest_seq(key)? {
         return Ok(seq > read_seq);
