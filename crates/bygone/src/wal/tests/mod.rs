@@ -1,3 +1,4 @@
+mod beside;
 mod crash;
 mod measure;
 
@@ -540,36 +541,4 @@ fn random_bytes_never_panic() {
             assert_eq!(found, commits(1..recovered.next_seq), "round {round}");
         }
     }
-}
-
-#[test]
-fn background_work_goes_on_beside_appending() {
-    let disk = new_disk();
-    let wal = create(&disk);
-    let done = AtomicU64::new(0);
-    std::thread::scope(|scope| {
-        let (wal, done) = (&wal, &done);
-        scope.spawn(move || {
-            for seq in 1..3000 {
-                append(wal, seq..seq + 1).unwrap();
-                if seq % 50 == 0 {
-                    wal.roll().unwrap();
-                }
-                done.store(seq, Ordering::Release);
-            }
-        });
-        scope.spawn(move || {
-            while done.load(Ordering::Acquire) < 2999 {
-                wal.prepare_standby().unwrap();
-                wal.sync().unwrap();
-                wal.release_before(wal.active_segment().saturating_sub(3)).unwrap();
-                wal.bytes();
-            }
-        });
-    });
-    wal.close().unwrap();
-    assert_eq!(wal.bytes(), disk.bytes());
-    let first = lock(&wal.files).segments[0].id;
-    let expectation = Expectation { floor_segment: first, next_seq: 2900, ..FRESH };
-    assert_eq!(read(&disk.crash_image(0), expectation, false).unwrap().1, commits(2900..3000));
 }
