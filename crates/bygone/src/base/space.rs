@@ -140,23 +140,24 @@ impl SpaceMap {
 
     fn bits(&mut self, store: &PageStore, chunk: usize) -> Result<&mut ChunkBits> {
         let Chunk { pointer, used, bits, .. } = &mut self.chunks[chunk];
-        if bits.is_none() {
-            let mut loaded = Box::new(ChunkBits { used: [0; CHUNK_WORDS], taken: [0; CHUNK_WORDS] });
-            if let Some(pointer) = pointer {
-                let mut page = [0; PAGE_BYTES];
-                read(store, pointer, Kind::SpaceChunk, &mut page)?;
-                loaded.used = *space_pages::chunk_bits(&page);
-                loaded.taken = loaded.used;
-                if used_count(&loaded.used) != *used {
-                    return Err(
-                        store.corruption(pointer, "a chunk of the space map contradicts its directory")
-                    );
+        let loaded = match bits.take() {
+            Some(loaded) => loaded,
+            None => {
+                let mut loaded = ChunkBits { used: [0; CHUNK_WORDS], taken: [0; CHUNK_WORDS] };
+                if let Some(pointer) = pointer {
+                    let mut page = [0; PAGE_BYTES];
+                    read(store, pointer, Kind::SpaceChunk, &mut page)?;
+                    loaded.used = *space_pages::chunk_bits(&page);
+                    loaded.taken = loaded.used;
+                    if used_count(&loaded.used) != *used {
+                        let reason = "a chunk of the space map contradicts its directory";
+                        return Err(store.corruption(pointer, reason));
+                    }
                 }
+                Box::new(loaded)
             }
-            *bits = Some(loaded);
-        }
-        // It was just filled if it was empty.
-        Ok(bits.get_or_insert_with(|| unreachable!()))
+        };
+        Ok(bits.insert(loaded))
     }
 
     /// Takes the lowest free slot: so the file's tail empties, and neighbours are taken one after the other.
