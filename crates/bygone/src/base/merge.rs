@@ -169,10 +169,10 @@ impl<'a> Merge<'a> {
             }
             next = position + usize::from(found);
             let mut replaced_cached = false;
-            if let (true, Some(leaf)) = (found, &leaf) {
-                if let Stored::Large(large) = leaf.record(position).1 {
-                    replaced_cached = self.supersede_large(&large)?;
-                }
+            if let (true, Some(leaf)) = (found, &leaf)
+                && let Stored::Large(large) = leaf.record(position).1
+            {
+                replaced_cached = self.supersede_large(&large)?;
             }
             self.apply(found, replaced_cached)?;
         }

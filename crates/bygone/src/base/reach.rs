@@ -52,7 +52,9 @@ fn walk_page(
     let leaf = Leaf::new(&page);
     for i in 0..leaf.len() {
         if let Stored::Large(large) = leaf.record(i).1 {
-            large.pages(store, &mut |pointer, _| drop(enter(&pointer)))?;
+            large.pages(store, &mut |pointer, _| {
+                enter(&pointer);
+            })?;
         }
     }
     Ok(())

@@ -71,6 +71,9 @@ pub(super) struct Plan {
     freed: Vec<u64>,
 }
 
+/// Stores a page of this kind, count and payload at a slot.
+type WritePage<'a> = dyn FnMut(u64, Kind, usize, &[u8]) -> Result<PagePointer> + 'a;
+
 fn place(slot: u64) -> (usize, usize, u64) {
     let within = (slot % CHUNK_SLOTS as u64) as usize;
     ((slot / CHUNK_SLOTS as u64) as usize, within / 64, 1 << (within % 64))
@@ -132,7 +135,7 @@ impl SpaceMap {
                 });
             }
         }
-        if (map.chunks.len() * CHUNK_SLOTS) as u64 <= superblock.slots - 1 {
+        if superblock.slots > (map.chunks.len() * CHUNK_SLOTS) as u64 {
             return Err(store.corruption(&index, "the space map does not reach the file's end"));
         }
         Ok(map)
@@ -216,7 +219,7 @@ impl SpaceMap {
         born: impl Iterator<Item = u64>,
         died: impl Iterator<Item = u64>,
         taken: &mut Vec<u64>,
-        write: &mut dyn FnMut(u64, Kind, usize, &[u8]) -> Result<PagePointer>,
+        write: &mut WritePage<'_>,
     ) -> Result<Plan> {
         let mut dirty = BTreeMap::new();
         for slot in born {
