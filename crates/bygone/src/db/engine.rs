@@ -41,6 +41,7 @@ pub(crate) struct Engine {
     pub merge_signal: Signal,
     pub standby_signal: Arc<Signal>,
     pub counters: Counters,
+    pub recovered_commits: u64,
 }
 
 /// What only a database has that is open for writing.

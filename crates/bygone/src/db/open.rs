@@ -215,6 +215,7 @@ fn recover(
     for frozen in replay.frozen {
         backlog.push(frozen);
     }
+    let recovered_commits = recovered.commits;
     let standby_signal = Arc::new(Signal::default());
     let writer = if options.read_only {
         None
@@ -258,6 +259,7 @@ fn recover(
         merge_signal: Signal::default(),
         standby_signal,
         counters: Counters::default(),
+        recovered_commits,
     }))
 }
 

@@ -350,7 +350,7 @@ fn segments_behind_a_torn_record_are_removed_though_an_empty_one_is_used_up() {
     disk.flip(&segment_file(1), RECORDS_OFFSET + 64, 1).unwrap();
     let (recovered, found) = read(&disk, FRESH, false).unwrap();
     assert_eq!(found, commits(1..2));
-    assert_eq!(recovered.segment_ids(), Some((1, 2)));
+    assert_eq!(recovered.segments.iter().map(|segment| segment.id).collect::<Vec<_>>(), [1, 2]);
     assert!(disk.read_file(&segment_file(3)).is_err());
     let wal = Wal::open(Arc::new(disk.clone()), settings(), recovered, 0).unwrap();
     assert_eq!(append(&wal, 2..3).unwrap(), 2);
