@@ -27,7 +27,7 @@ use crate::snapshot::rows::{self, FIRST_TABLE, SnapshotRow};
 use crate::snapshot::{Context, Layers, Table, TableDirectory};
 use crate::txn::backlog::{Backlog, Frozen};
 use crate::txn::commit::{Committer, Start, insert_system_records};
-use crate::txn::record;
+use crate::txn::record::{self, TableChange};
 use crate::wal::{self, Wal};
 
 const BASE_FILE: &str = "base.pages";
@@ -198,7 +198,7 @@ fn recover(
         exact_from: manifest.flushed_seq,
     };
     let present = Arc::new(Present::new(layers, replay.last_seq));
-    let next_table_id = load_tables(&present)?.max(manifest.next_table_id);
+    let next_table_id = load_tables(&present)?.max(replay.next_table_id);
 
     let health = Arc::new(Health::default());
     let backlog = Arc::new(Backlog::new(health.clone(), options.memtable_bytes));
@@ -251,6 +251,7 @@ struct Replay {
     /// Oldest first.
     frozen: Vec<Frozen>,
     last_seq: u64,
+    next_table_id: u32,
     next_snapshot_id: u64,
     last_time_micros: u64,
 }
@@ -263,6 +264,7 @@ impl Replay {
             active: Arc::new(Memtable::new(options.memtable_bytes)),
             frozen: Vec::new(),
             last_seq: manifest.flushed_seq,
+            next_table_id: manifest.next_table_id,
             next_snapshot_id: manifest.next_snapshot_id,
             last_time_micros: manifest.last_time_micros,
         }
@@ -291,6 +293,10 @@ impl Replay {
         insert_system_records(&self.active, &commit.marks, commit.place, seed);
         self.last_seq = seq;
         self.last_time_micros = commit.place.time_micros;
+        if let Some(TableChange::Create { id, .. }) = commit.marks.table_change {
+            // Also of a table that was dropped again: its records are still in the log, and must not become another table's.
+            self.next_table_id = self.next_table_id.max(id.saturating_add(1));
+        }
         if commit.place.snapshot_id != 0 {
             self.next_snapshot_id = commit.place.snapshot_id + 1;
         }
