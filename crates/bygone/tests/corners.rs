@@ -1,10 +1,11 @@
 //! Corners of the engine that were wrong once, one a test.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use bygone::io::SimDisk;
+use bygone::io::{Disk, DiskFile, LockOutcome, OpenMode, SimDisk};
 use bygone::{Db, Durability, Error, Options};
 
 fn options() -> Options {
@@ -196,4 +197,107 @@ fn flush_returns_while_others_go_on_writing() {
         stop.store(true, Ordering::Relaxed);
         assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     });
+}
+
+#[test]
+fn a_new_database_survives_a_power_cut_with_the_directories_that_lead_to_it() {
+    let disk = Arc::new(SimDisk::new());
+    let db = options().history_dir("c/d/past").open_on(disk.clone(), "a/b/db").unwrap();
+    let table = db.table("t").unwrap();
+    let mut tx = db.begin().unwrap();
+    tx.put(&table, "k", "v").unwrap();
+    tx.set_durability(Durability::Sync);
+    tx.commit().unwrap();
+    for seed in 0..50 {
+        let image = Arc::new(disk.crash_image(seed));
+        let db = options().history_dir("c/d/past").create(false).open_on(image, "a/b/db").unwrap();
+        assert_eq!(db.get(&table_of(&db), "k").unwrap().unwrap(), b"v", "seed {seed}");
+    }
+}
+
+#[test]
+fn opening_with_a_damaged_superblock_removes_nothing() {
+    use std::os::unix::fs::FileExt;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("db");
+    let check = |db: Db| {
+        let table = table_of(&db);
+        assert_eq!(db.get(&table, "a").unwrap().unwrap(), b"1");
+        assert_eq!(db.get(&table, "b").unwrap().unwrap(), b"2");
+    };
+    let options = || options().memtable_bytes(1 << 20);
+    let db = options().open(&path).unwrap();
+    let table = db.table("t").unwrap();
+    for (key, value) in [("a", "1"), ("b", "2")] {
+        db.put(&table, key, value).unwrap();
+        db.flush().unwrap();
+    }
+    // Some segments of the log that were begun under the newest superblock.
+    for number in 0..20u8 {
+        db.put(&table, [number], [0; 10_000]).unwrap();
+    }
+    drop(db);
+    let file = std::fs::File::options().read(true).write(true).open(path.join("base.pages")).unwrap();
+    let flip = |page: u64| {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, page * 4096 + 20).unwrap();
+        file.write_all_at(&[byte[0] ^ 1], page * 4096 + 20).unwrap();
+    };
+    let mut refused = 0;
+    // Both copies of the one superblock, then of the other, whichever pages they are on.
+    for copies in [[0, 1], [2, 3], [0, 2], [1, 3]] {
+        copies.map(flip);
+        match options().open(&path) {
+            Ok(db) => check(db),
+            Err(_) => refused += 1,
+        }
+        copies.map(flip);
+        check(options().open(&path).unwrap());
+    }
+    assert_eq!(refused, 1, "only the newest superblock is needed");
+}
+
+/// A disk on which somebody else gets the lock first, makes the database and is gone again.
+#[derive(Debug)]
+struct Raced {
+    disk: SimDisk,
+    raced: AtomicBool,
+}
+
+impl Disk for Raced {
+    fn lock(&self, path: &Path, exclusive: bool) -> std::io::Result<LockOutcome> {
+        if !self.raced.swap(true, Ordering::Relaxed) {
+            let db = options().open_on(Arc::new(self.disk.clone()), "db").unwrap();
+            db.put(&db.table("t").unwrap(), "k", "v").unwrap();
+        }
+        self.disk.lock(path, exclusive)
+    }
+    fn open(&self, path: &Path, mode: OpenMode) -> std::io::Result<Arc<dyn DiskFile>> {
+        self.disk.open(path, mode)
+    }
+    fn create_dir_all(&self, path: &Path) -> std::io::Result<()> {
+        self.disk.create_dir_all(path)
+    }
+    fn list(&self, dir: &Path) -> std::io::Result<Vec<String>> {
+        self.disk.list(dir)
+    }
+    fn exists(&self, path: &Path) -> std::io::Result<bool> {
+        self.disk.exists(path)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> std::io::Result<()> {
+        self.disk.rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> std::io::Result<()> {
+        self.disk.remove(path)
+    }
+    fn sync_dir(&self, dir: &Path) -> std::io::Result<()> {
+        self.disk.sync_dir(dir)
+    }
+}
+
+#[test]
+fn of_two_that_make_a_database_at_once_the_later_opens_what_the_first_made() {
+    let disk = Raced { disk: SimDisk::new(), raced: AtomicBool::new(false) };
+    let db = options().open_on(Arc::new(disk), "db").unwrap();
+    assert_eq!(db.get(&table_of(&db), "k").unwrap().unwrap(), b"v");
 }

@@ -42,19 +42,20 @@ static NEXT_DATABASE: AtomicU64 = AtomicU64::new(1);
 
 impl Engine {
     pub fn open(disk: Arc<dyn Disk>, path: &Path, options: Options) -> Result<Arc<Engine>> {
-        let exists = exists(&*disk, &path.join(BASE_FILE))?;
-        if !exists && (options.read_only || !options.create) {
+        let base_path = path.join(BASE_FILE);
+        if (options.read_only || !options.create) && !exists(&*disk, &base_path)? {
             return Err(Error::NotFound { path: path.to_owned() });
         }
         let history_dir = options.history_dir.clone().unwrap_or_else(|| path.join("history"));
         if !options.read_only {
             for directory in [path, &wal_dir(path), &runs_dir(path), &history_dir] {
-                disk.create_dir_all(directory).map_err(|e| Error::io(directory, "create", e))?;
+                make_dir(&*disk, directory)?;
             }
         }
         let lock = take_lock(&*disk, &path.join(LOCK_FILE), !options.read_only)?;
         let cache = Cache::new(options.cache_bytes);
-        if !exists {
+        // Looked for under the lock: another process may have made the database since.
+        if !exists(&*disk, &base_path)? {
             create(&disk, path, &history_dir, &cache, &options)?;
         }
         recover(disk, path, history_dir, cache, options, lock)
@@ -80,6 +81,27 @@ fn exists(disk: &dyn Disk, path: &Path) -> Result<bool> {
 
 fn list(disk: &dyn Disk, directory: &Path) -> Result<Vec<String>> {
     disk.list(directory).map_err(|e| Error::io(directory, "list", e))
+}
+
+/// Makes a directory with all that lead to it, durably: a database is no safer than the name of its directory.
+fn make_dir(disk: &dyn Disk, directory: &Path) -> Result<()> {
+    if exists(disk, directory)? {
+        return Ok(());
+    }
+    if let Some(parent) = directory.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        make_dir(disk, parent)?;
+    }
+    disk.create_dir_all(directory).map_err(|e| Error::io(directory, "create", e))?;
+    sync_parent(disk, directory)
+}
+
+fn sync_parent(disk: &dyn Disk, path: &Path) -> Result<()> {
+    match path.parent() {
+        // A name without a directory is in the current one.
+        Some(parent) if parent.as_os_str().is_empty() => sync_dir(disk, Path::new(".")),
+        Some(parent) => sync_dir(disk, parent),
+        None => Ok(()),
+    }
 }
 
 fn remove(disk: &dyn Disk, path: &Path) -> Result<()> {
@@ -136,6 +158,9 @@ fn create(
         ..Manifest::default()
     };
     PageStore::create(disk, &new_path, cache, database_id, &manifest.encode())?;
+    // Again, for directories that a crash while they were made left behind.
+    sync_parent(&**disk, path)?;
+    sync_parent(&**disk, history_dir)?;
     disk.rename(&new_path, &base_path).map_err(|e| Error::io(&new_path, "rename", e))?;
     sync_dir(&**disk, path)
 }
@@ -152,9 +177,6 @@ fn recover(
     let (store, superblock) = PageStore::open(&disk, &base_path, &cache, options.read_only)?;
     let manifest = Manifest::decode(&superblock.manifest)
         .ok_or_else(|| Error::corruption(&base_path, 0, "the superblock's manifest cannot be read"))?;
-    if !options.read_only {
-        remove_litter(&*disk, path, &history_dir, &manifest)?;
-    }
     let base = store.open_base(&superblock.root)?;
     let open_run = |meta: &RunMeta| {
         let path = runs_dir(path).join(file_name(meta.id));
@@ -179,6 +201,10 @@ fn recover(
             store.superblock_number()
         );
         return Err(Error::corruption(&base_path, 0, reason));
+    }
+    if !options.read_only {
+        // Only now: had the newest superblock been damaged, what the one before does not name would not be litter.
+        remove_litter(&*disk, path, &history_dir, &manifest)?;
     }
 
     // Relaxed: only uniqueness matters.
