@@ -365,8 +365,9 @@ impl Committer {
         Ok(())
     }
 
-    /// Freezes the active memtable if there is anything in it, and waits until all that was committed so far is visible.
-    pub fn freeze(&self) -> Result<()> {
+    /// Freezes the active memtable if there is anything in it, and waits until all that was committed so far is visible. Answers the last of these
+    /// commits.
+    pub fn freeze(&self) -> Result<u64> {
         self.health.check()?;
         let mut leader = lock(&self.leader);
         let last_seq = leader.next_seq - 1;
@@ -374,7 +375,7 @@ impl Committer {
         if !leader.active.is_empty() {
             self.rotate(&mut leader)?;
         }
-        Ok(())
+        Ok(last_seq)
     }
 
     /// Registers a serializable transaction and takes its view. From here on the leader keeps the write sets that it may have to be validated against.
