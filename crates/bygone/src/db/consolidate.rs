@@ -59,7 +59,7 @@ impl Engine {
         })?;
         let run = self.open_run(&meta)?;
         self.present.publish(|layers| layers.with_consolidated(runs, run));
-        self.backlog.set_runs(lock(&self.manifest).runs.len());
+        self.tell_runs();
         self.remove_runs(runs)?;
         Counters::add(&self.counters.consolidations, 1);
         Ok(true)
@@ -67,7 +67,7 @@ impl Engine {
 
     fn write_consolidated(&self, runs: &[Arc<Run>]) -> Result<RunMeta> {
         let (newest, oldest) = (runs[0].meta(), runs[runs.len() - 1].meta());
-        let id = self.take_run_id();
+        let id = lock(&self.manifest).take_run_id();
         let directory = self.runs_dir();
         let path = directory.join(file_name(id));
         let mut writer = RunWriter::create(&*self.disk, &path, id, self.present.context().hash_seed)?;

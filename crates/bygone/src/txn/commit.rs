@@ -377,8 +377,9 @@ impl Committer {
         Ok(())
     }
 
-    /// Freezes the active memtable if there is anything in it, and waits until all that was committed so far is visible.
-    pub fn freeze(&self) -> Result<()> {
+    /// Freezes the active memtable if there is anything in it, and waits until all that was committed so far is visible. Answers the last of these
+    /// commits.
+    pub fn freeze(&self) -> Result<u64> {
         self.health.check()?;
         let mut leader = lock(&self.leader);
         let last_seq = leader.next_seq - 1;
@@ -386,7 +387,7 @@ impl Committer {
         if !leader.active.is_empty() {
             self.rotate(&mut leader)?;
         }
-        Ok(())
+        Ok(last_seq)
     }
 
     /// Registers a serializable transaction and takes its view. From here on the leader keeps the write sets that it may have to be validated against.
@@ -427,8 +428,9 @@ impl Committer {
         request: &Request,
         earlier: impl Iterator<Item = &'r Request> + Clone,
     ) -> Result<()> {
-        for table in &request.tables {
-            table.exists_at(self.database(), u64::MAX - 1)?;
+        let read_tables = request.reads.iter().flat_map(|reads| &reads.tables);
+        for table in request.tables.iter().chain(read_tables) {
+            table.check_exists(self.database())?;
         }
         if let Some(read) = &request.read {
             let keys = request.writes.iter().zip(&request.hashes);
@@ -468,7 +470,7 @@ impl Committer {
                 return Ok(());
             }
         }
-        Err(self.conflict(request, table, bytes))
+        Err(Self::conflict(request, table, bytes))
     }
 
     fn validate_reads<'r>(
@@ -486,7 +488,7 @@ impl Committer {
         let earlier = earlier.map(|request| &request.writes);
         for writes in leader.recent.since(read.seq().0).chain(earlier) {
             if let Some((table, key)) = reads.range_hit(writes) {
-                return Err(self.conflict(request, table, key));
+                return Err(Self::conflict(request, table, key));
             }
         }
         Ok(())
@@ -512,12 +514,12 @@ impl Committer {
         row.map_or(Ok(()), |id| Err(taken(SnapshotId(id))))
     }
 
-    fn conflict(&self, request: &Request, table: u32, key: &[u8]) -> Error {
-        let name = match request.tables.iter().find(|other| other.id() == table) {
-            Some(table) => table.name().to_owned(),
-            None => self.present.context().tables.name(table).unwrap_or_else(|| format!("#{table}")),
-        };
-        Error::Conflict { table: name, key: key.to_vec() }
+    /// The transaction's own handles know the name: the directory of tables may be locked by who waits for this leader.
+    fn conflict(request: &Request, table: u32, key: &[u8]) -> Error {
+        let read_tables = request.reads.iter().flat_map(|reads| &reads.tables);
+        let known = request.tables.iter().chain(read_tables).find(|other| other.id() == table);
+        let table = known.map_or_else(|| format!("#{table}"), |table| table.name().to_owned());
+        Error::Conflict { table, key: key.to_vec() }
     }
 
     fn database(&self) -> u64 {
