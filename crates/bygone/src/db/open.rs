@@ -49,7 +49,7 @@ impl Engine {
         let history_dir = options.history_dir.clone().unwrap_or_else(|| path.join("history"));
         if !options.read_only {
             for directory in [path, &wal_dir(path), &runs_dir(path), &history_dir] {
-                disk.create_dir_all(directory).map_err(|e| Error::io(directory, "create", e))?;
+                make_dir(&*disk, directory)?;
             }
         }
         let lock = take_lock(&*disk, &path.join(LOCK_FILE), !options.read_only)?;
@@ -88,6 +88,31 @@ fn remove(disk: &dyn Disk, path: &Path) -> Result<()> {
 
 fn sync_dir(disk: &dyn Disk, directory: &Path) -> Result<()> {
     disk.sync_dir(directory).map_err(|e| Error::io(directory, "sync", e))
+}
+
+/// Makes a directory and those above it, as far as they are missing, and their names durable: without its name everything in it is lost.
+fn make_dir(disk: &dyn Disk, directory: &Path) -> Result<()> {
+    let mut missing = Vec::new();
+    for ancestor in directory.ancestors().take_while(|ancestor| *ancestor != Path::new("")) {
+        if exists(disk, ancestor)? {
+            break;
+        }
+        missing.push(ancestor);
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    disk.create_dir_all(directory).map_err(|e| Error::io(directory, "create", e))?;
+    missing.into_iter().rev().try_for_each(|made| sync_parent(disk, made))
+}
+
+/// Makes the name of a file or directory durable.
+fn sync_parent(disk: &dyn Disk, path: &Path) -> Result<()> {
+    match path.parent() {
+        None => Ok(()),
+        Some(parent) if parent == Path::new("") => sync_dir(disk, Path::new(".")),
+        Some(parent) => sync_dir(disk, parent),
+    }
 }
 
 fn take_lock(disk: &dyn Disk, path: &Path, exclusive: bool) -> Result<Box<dyn Send + Sync>> {
@@ -136,6 +161,9 @@ fn create(
         ..Manifest::default()
     };
     PageStore::create(disk, &new_path, cache, database_id, &manifest.encode())?;
+    // The directories may be those of an attempt that was cut off before it made their names durable.
+    sync_parent(&**disk, path)?;
+    sync_parent(&**disk, history_dir)?;
     disk.rename(&new_path, &base_path).map_err(|e| Error::io(&new_path, "rename", e))?;
     sync_dir(&**disk, path)
 }
