@@ -27,7 +27,7 @@ use crate::snapshot::rows::{self, FIRST_TABLE, SnapshotRow};
 use crate::snapshot::{Context, Layers, Table, TableDirectory};
 use crate::txn::backlog::{Backlog, Frozen};
 use crate::txn::commit::{Committer, Start, insert_system_records};
-use crate::txn::record;
+use crate::txn::record::{self, TableChange};
 use crate::wal::{self, Wal};
 
 const BASE_FILE: &str = "base.pages";
@@ -226,7 +226,7 @@ fn recover(
         exact_from: manifest.flushed_seq,
     };
     let present = Arc::new(Present::new(layers, replay.last_seq));
-    let next_table_id = load_tables(&present)?.max(manifest.next_table_id);
+    let next_table_id = load_tables(&present)?.max(replay.next_table_id);
 
     let health = Arc::new(Health::default());
     let backlog = Arc::new(Backlog::new(health.clone(), options.memtable_bytes));
@@ -279,6 +279,8 @@ struct Replay {
     /// Oldest first.
     frozen: Vec<Frozen>,
     last_seq: u64,
+    /// Counts dropped tables too: their records are still there, and an id that was given again would show them.
+    next_table_id: u32,
     next_snapshot_id: u64,
     last_time_micros: u64,
 }
@@ -291,6 +293,7 @@ impl Replay {
             active: Arc::new(Memtable::new(options.memtable_bytes)),
             frozen: Vec::new(),
             last_seq: manifest.flushed_seq,
+            next_table_id: manifest.next_table_id,
             next_snapshot_id: manifest.next_snapshot_id,
             last_time_micros: manifest.last_time_micros,
         }
@@ -317,6 +320,9 @@ impl Replay {
             commit.writes.iter().map(|(key, value)| (HashedKey::new(key.table, key.bytes, seed), *value));
         self.active.insert_batch(seq, records);
         insert_system_records(&self.active, &commit.marks, commit.place, seed);
+        if let Some(TableChange::Create { id, .. }) = commit.marks.table_change {
+            self.next_table_id = self.next_table_id.max(id.saturating_add(1));
+        }
         self.last_seq = seq;
         self.last_time_micros = commit.place.time_micros;
         if commit.place.snapshot_id != 0 {
