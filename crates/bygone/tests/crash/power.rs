@@ -66,7 +66,10 @@ fn check_image(image: &SimDisk, model: &Model, seed: u64, context: &str) {
 fn sweep(workload: u64, cuts: u64, images: u64) {
     let (whole, model, _) = run(workload, None, false);
     let operations = whole.operations();
-    check(&whole.crash_image(0), &model, &format!("workload {workload}, not cut"));
+    let (db, _) = check(&whole.crash_image(0), &model, &format!("workload {workload}, not cut"));
+    let stats = db.stats().unwrap();
+    println!("{stats:?}");
+    drop(db);
     let mut random = Random(workload);
     println!("workload {workload}: {operations} operations, {} commits", model.last_seq());
     for n in points(operations, cuts, &mut random) {
