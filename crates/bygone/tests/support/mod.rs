@@ -104,10 +104,15 @@ impl Model {
         self.durable = self.acknowledged;
     }
 
-    /// The database was opened again and found at this commit: what came behind never was, and what is there is there for good.
-    pub fn cut_at(&mut self, seq: u64) {
+    /// What was tried behind this commit failed and left no trace.
+    pub fn forget_after(&mut self, seq: u64) {
         self.states.truncate(seq as usize + 1);
         self.declared.retain(|declared| declared.seq <= seq);
+    }
+
+    /// The database was opened again and found at this commit: what came behind never was, and what is there is there for good.
+    pub fn cut_at(&mut self, seq: u64) {
+        self.forget_after(seq);
         (self.acknowledged, self.durable) = (seq, seq);
     }
 }
