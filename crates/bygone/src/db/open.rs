@@ -84,33 +84,37 @@ fn list(disk: &dyn Disk, directory: &Path) -> Result<Vec<String>> {
     disk.list(directory).map_err(|e| Error::io(directory, "list", e))
 }
 
-/// Makes a directory with all that lead to it, durably: a database is no safer than the name of its directory.
-fn make_dir(disk: &dyn Disk, directory: &Path) -> Result<()> {
-    if exists(disk, directory)? {
-        return Ok(());
-    }
-    if let Some(parent) = directory.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        make_dir(disk, parent)?;
-    }
-    disk.create_dir_all(directory).map_err(|e| Error::io(directory, "create", e))?;
-    sync_parent(disk, directory)
-}
-
-fn sync_parent(disk: &dyn Disk, path: &Path) -> Result<()> {
-    match path.parent() {
-        // A name without a directory is in the current one.
-        Some(parent) if parent.as_os_str().is_empty() => sync_dir(disk, Path::new(".")),
-        Some(parent) => sync_dir(disk, parent),
-        None => Ok(()),
-    }
-}
-
 fn remove(disk: &dyn Disk, path: &Path) -> Result<()> {
     disk.remove(path).map_err(|e| Error::io(path, "remove", e))
 }
 
 fn sync_dir(disk: &dyn Disk, directory: &Path) -> Result<()> {
     disk.sync_dir(directory).map_err(|e| Error::io(directory, "sync", e))
+}
+
+/// Makes a directory and those above it, as far as they are missing, and their names durable: without its name everything in it is lost.
+fn make_dir(disk: &dyn Disk, directory: &Path) -> Result<()> {
+    let mut missing = Vec::new();
+    for ancestor in directory.ancestors().take_while(|ancestor| *ancestor != Path::new("")) {
+        if exists(disk, ancestor)? {
+            break;
+        }
+        missing.push(ancestor);
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    disk.create_dir_all(directory).map_err(|e| Error::io(directory, "create", e))?;
+    missing.into_iter().rev().try_for_each(|made| sync_parent(disk, made))
+}
+
+/// Makes the name of a file or directory durable.
+fn sync_parent(disk: &dyn Disk, path: &Path) -> Result<()> {
+    match path.parent() {
+        None => Ok(()),
+        Some(parent) if parent == Path::new("") => sync_dir(disk, Path::new(".")),
+        Some(parent) => sync_dir(disk, parent),
+    }
 }
 
 fn take_lock(disk: &dyn Disk, path: &Path, exclusive: bool) -> Result<Box<dyn Send + Sync>> {
@@ -297,6 +301,7 @@ struct Replay {
     /// Oldest first.
     frozen: Vec<Frozen>,
     last_seq: u64,
+    /// Counts dropped tables too: their records are still there, and an id that was given again would show them.
     next_table_id: u32,
     next_snapshot_id: u64,
     last_time_micros: u64,
