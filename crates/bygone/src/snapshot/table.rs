@@ -103,11 +103,6 @@ impl TableDirectory {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The name of a living table.
-    pub fn name(&self, id: u32) -> Option<String> {
-        self.lock().values().find(|table| table.id() == id).map(|table| table.name().to_owned())
-    }
-
     /// The handle for a table that a view found: the present's own if it is the same table.
     pub fn handle(&self, id: u32, name: &str, created_seq: u64, seen_at: u64) -> Table {
         match self.lock().get(name) {
