@@ -8,7 +8,7 @@ use std::sync::PoisonError;
 
 use anyhow::{Result, ensure};
 use heed::types::Bytes;
-use heed::{Database, Env, EnvFlags, EnvOpenOptions, FlagSetMode, RoTxn};
+use heed::{Database, Env, EnvFlags, EnvOpenOptions, FlagSetMode, RoTxn, WithTls};
 
 use super::{Access, Durability, Engine, Reader, Setup};
 use crate::data::{Key, Record};
@@ -83,7 +83,7 @@ impl Engine for Lmdb {
 }
 
 struct Now<'a> {
-    tx: RoTxn<'a>,
+    tx: RoTxn<'a, WithTls>,
     table: Database<Bytes, Bytes>,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Owns: the cases and their sizes. Promises: keys in random order, values that do not compress, every get finds its record, every scan sees all.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use crate::arguments::Scale;
 use crate::context::Context;
 use crate::data::{self, RECORD_BYTES, Random, Record, VALUE_BYTES};
 use crate::engines::{self, Access, Durability, Engine, Past, Reader, Setup};
+use crate::machine;
 use crate::meter::{Meter, directory_bytes};
 
 pub const SUITE: Suite = Suite {
@@ -72,7 +73,7 @@ fn run(context: &Context) -> Result<()> {
         scan(context, &sizes, engine)?;
         begin(context, &sizes, engine)?;
         overwrite(context, &sizes, engine, &dir)?;
-        durable(context, &sizes, engine)?;
+        durable(context, &sizes, engine, &dir)?;
         if let Some(past) = engine.past() {
             as_of(context, &sizes, engine, past)?;
         }
@@ -149,7 +150,7 @@ fn put_all(engine: &dyn Engine, keys: u64, threads: usize) -> Result<()> {
 }
 
 /// Random puts over what is there, while flushes and merges keep up: the clock stops when the work that was put off is bounded.
-fn overwrite(context: &Context, sizes: &Sizes, engine: &dyn Engine, dir: &std::path::Path) -> Result<()> {
+fn overwrite(context: &Context, sizes: &Sizes, engine: &dyn Engine, dir: &Path) -> Result<()> {
     if !context.wants("overwrite") {
         return Ok(());
     }
@@ -302,10 +303,11 @@ fn begin(context: &Context, sizes: &Sizes, engine: &dyn Engine) -> Result<()> {
 }
 
 /// Commits of one record that are durable when they return.
-fn durable(context: &Context, sizes: &Sizes, engine: &dyn Engine) -> Result<()> {
+fn durable(context: &Context, sizes: &Sizes, engine: &dyn Engine, dir: &Path) -> Result<()> {
     if !context.wants("durable") {
         return Ok(());
     }
+    context.measured("durable, bare sync", 1, 1e6 / machine::sync_micros(dir)?, "syncs/s")?;
     for threads in context.threads_or(&[1, 2, 4]) {
         let commits = sizes.durable_commits_each * threads as u64;
         let meter = Meter::start()?;
