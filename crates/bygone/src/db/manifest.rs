@@ -2,6 +2,7 @@
 //!
 //! Owns: the manifest's bytes. Promises: one superblock write changes runs, log floor and counters together with the root. May call: `codec`, run.
 
+use crate::base::MANIFEST_BYTES_MAX;
 use crate::codec::Reader;
 use crate::history::plan::Chain;
 use crate::limits::RUNS_MAX;
@@ -61,6 +62,7 @@ impl Manifest {
         for run in &self.runs {
             run.encode(&mut out);
         }
+        assert!(out.len() <= MANIFEST_BYTES_MAX, "RUNS_MAX keeps a manifest within a superblock");
         out
     }
 
@@ -124,6 +126,6 @@ mod tests {
     fn a_full_manifest_fits_a_superblock() {
         let run = RunMeta { id: 3, min_seq: 1, max_seq: 9, records: 4, bytes: 5, footer_checksum: 6 };
         let manifest = Manifest { runs: vec![run; RUNS_MAX], ..Default::default() };
-        assert!(manifest.encode().len() <= crate::base::MANIFEST_BYTES_MAX);
+        assert!(manifest.encode().len() <= MANIFEST_BYTES_MAX);
     }
 }

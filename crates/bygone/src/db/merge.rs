@@ -72,6 +72,8 @@ impl Engine {
 
         let mut written_pages = 0;
         let mut base = layers.base.clone();
+        // A step can use the pages that the step before replaced only if nobody holds the base of then: neither may this thread.
+        drop(layers);
         let mut rebuild = self.store.rebuild(&base)?;
         let is_live = |table: u32| table < FIRST_TABLE || live.contains(&table);
         for (dropped, _) in base.tables().iter().filter(|(table, _)| !is_live(*table)) {
@@ -92,7 +94,7 @@ impl Engine {
         let history_run = updates.history.take();
         let history_run = history_run.map_or(Ok(None), |writer| self.finish_history(writer, from, to))?;
         if !plan.needed.is_empty() {
-            let key_frame = plan.keep_base.then(|| layers.base.root());
+            let key_frame = plan.keep_base.then(|| base.root());
             let interval = Interval { from, key_frame, run: history_run };
             let mut row = OneUpdate { key: to.to_be_bytes(), value: interval.encode(), taken: false };
             rebuild.apply(rows::HISTORY, &mut row, usize::MAX)?;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::engine::{Counters, Engine, Signal, Writer, runs_dir};
+use super::engine::{Counters, Engine, Writer, runs_dir};
 use super::manifest::Manifest;
 use super::options::Options;
 use crate::base::PageStore;
@@ -22,6 +22,7 @@ use crate::io::{Disk, LockOutcome};
 use crate::layer::HashedKey;
 use crate::memtable::Memtable;
 use crate::run::{self, Run, RunMeta, file_name};
+use crate::signal::Signal;
 use crate::snapshot::present::Present;
 use crate::snapshot::rows::{self, FIRST_TABLE, SnapshotRow};
 use crate::snapshot::{Context, Layers, Table, TableDirectory};
@@ -137,7 +138,15 @@ fn create(
     };
     PageStore::create(disk, &new_path, cache, database_id, &manifest.encode())?;
     disk.rename(&new_path, &base_path).map_err(|e| Error::io(&new_path, "rename", e))?;
-    sync_dir(&**disk, path)
+    sync_dir(&**disk, path)?;
+    // The directories themselves may be new, too.
+    for directory in [path, history_dir] {
+        if let Some(parent) = directory.parent() {
+            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+            sync_dir(&**disk, parent)?;
+        }
+    }
+    Ok(())
 }
 
 fn recover(
@@ -206,6 +215,8 @@ fn recover(
     for frozen in replay.frozen {
         backlog.push(frozen);
     }
+    let recovered_commits = recovered.commits;
+    let standby_signal = Arc::new(Signal::default());
     let writer = if options.read_only {
         None
     } else {
@@ -219,7 +230,14 @@ fn recover(
             active: replay.active,
             declared: unmerged_snapshots(&present)?,
         };
-        let committer = Committer::new(health.clone(), present.clone(), backlog.clone(), wal.clone(), start);
+        let committer = Committer::new(
+            health.clone(),
+            present.clone(),
+            backlog.clone(),
+            wal.clone(),
+            standby_signal.clone(),
+            start,
+        );
         Some(Writer { wal, committer: Arc::new(committer) })
     };
     let past = Past::new(disk.clone(), history_dir, store.clone(), cache.clone());
@@ -239,7 +257,9 @@ fn recover(
         flushing: Mutex::default(),
         merging: Mutex::default(),
         merge_signal: Signal::default(),
+        standby_signal,
         counters: Counters::default(),
+        recovered_commits,
     }))
 }
 

@@ -23,6 +23,8 @@ pub struct Stats {
     /// Runs that wait for a merge.
     pub runs: u64,
     pub run_bytes: u64,
+    /// Memory of their indexes and filters.
+    pub run_memory_bytes: u64,
     /// The length of the base's file.
     pub base_bytes: u64,
     /// Of it, what may be used again.
@@ -43,6 +45,8 @@ pub struct Stats {
     pub application_bytes: u64,
     /// Bytes written to files: log, runs, base and history together.
     pub written_bytes: u64,
+    /// Commits that opening found in the log.
+    pub recovered_commits: u64,
     pub flushes: u64,
     pub merges: u64,
 }
@@ -88,6 +92,7 @@ impl Db {
             frozen_memtables: layers.memtables.len() as u64 - 1,
             runs: manifest.runs.len() as u64,
             run_bytes: manifest.runs.iter().map(|run| run.bytes).sum(),
+            run_memory_bytes: layers.runs.iter().map(|run| run.memory_bytes() as u64).sum(),
             base_bytes: space.file_bytes,
             base_free_bytes: space.free_bytes,
             base_history_bytes: space.used_bytes.saturating_sub(current),
@@ -106,6 +111,7 @@ impl Db {
                 + count(&counters.flushed_bytes)
                 + count(&counters.merged_bytes)
                 + count(&counters.history_bytes),
+            recovered_commits: engine.recovered_commits,
             flushes: count(&counters.flushes),
             merges: count(&counters.merges),
         })
