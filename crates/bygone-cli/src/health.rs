@@ -38,10 +38,10 @@ impl Figure {
     }
 }
 
-fn figures(stats: &Stats) -> [Figure; 16] {
+fn figures(stats: &Stats) -> Vec<Figure> {
     let figure = |name, label, value| Figure { name, label, value };
-    [
-        figure("seq", "commits so far", stats.seq),
+    vec![
+        figure("seq", "commits so far", stats.seq.into()),
         figure("tables", "tables", stats.tables),
         figure("snapshots", "declared snapshots", stats.snapshots),
         figure("memtable_bytes", "memtables, in memory", stats.memtable_bytes),
@@ -51,12 +51,12 @@ fn figures(stats: &Stats) -> [Figure; 16] {
         figure("run_bytes", "  their size", stats.run_bytes),
         figure("base_bytes", "base", stats.base_bytes),
         figure("base_free_bytes", "  free in it", stats.base_free_bytes),
+        figure("base_history_bytes", "  kept in it for the past", stats.base_history_bytes),
         figure("retained_bases", "bases kept for the past", stats.retained_bases),
         figure("history_runs", "history runs", stats.history_runs),
         figure("history_bytes", "  their size", stats.history_bytes),
         figure("cache_bytes", "cache, in memory", stats.cache_bytes),
-        figure("application_bytes", "written by the application", stats.application_bytes),
-        figure("written_bytes", "written to files", stats.written_bytes),
+        figure("cache_budget_bytes", "  its budget", stats.cache_budget_bytes),
     ]
 }
 
@@ -81,6 +81,7 @@ pub fn verify(args: &Health, out: &mut Output) -> Result<()> {
         Ok(report) if out.is_json() => out.json(&json!({
             "ok": true,
             "pages": report.pages,
+            "bases": report.bases,
             "runs": report.runs,
             "records": report.records,
         })),

@@ -21,7 +21,7 @@ pub fn existing(path: &Path) -> Result<Db> {
         return Err(missing());
     }
     match Options::new().create(false).open(path) {
-        Err(Error::ReadOnly { .. }) => Err(missing()),
+        Err(Error::NotFound { .. }) => Err(missing()),
         opened => Ok(opened?),
     }
 }

@@ -10,6 +10,7 @@ use std::ops::Bound;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use bygone::limits::VALUE_BYTES_MAX;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
@@ -19,7 +20,7 @@ use crate::past::AsOf;
 use crate::{open, text};
 
 /// One byte more than the largest value: enough to see that it is too large, without reading for ever.
-const STDIN_BYTES_MAX: u64 = (1 << 30) + 1;
+const STDIN_BYTES_MAX: u64 = VALUE_BYTES_MAX as u64 + 1;
 
 #[derive(Args)]
 pub struct Put {
@@ -126,7 +127,7 @@ pub fn put(args: &Put, out: &mut Output) -> Result<()> {
     tx.put(&table, &key, &value)?;
     let seq = tx.commit()?;
     match out.is_json() {
-        true => out.json(&json!({ "seq": seq })),
+        true => out.json(&json!({ "seq": u64::from(seq) })),
         false => Ok(()),
     }
 }
@@ -170,7 +171,7 @@ pub fn delete(args: &Delete, out: &mut Output) -> Result<()> {
     tx.delete(&table, &key)?;
     let seq = tx.commit()?;
     match out.is_json() {
-        true => out.json(&json!({ "seq": seq })),
+        true => out.json(&json!({ "seq": u64::from(seq) })),
         false => Ok(()),
     }
 }

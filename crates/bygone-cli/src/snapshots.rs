@@ -78,7 +78,7 @@ fn to_json(info: &SnapshotInfo) -> Value {
     let mut object = Map::new();
     object.insert("id".to_owned(), Value::from(u64::from(info.id)));
     object.insert("name".to_owned(), Value::from(info.name.as_deref()));
-    object.insert("seq".to_owned(), json!(info.seq));
+    object.insert("seq".to_owned(), Value::from(u64::from(info.seq)));
     object.insert("time".to_owned(), Value::from(numbers::time(info.time)));
     text::insert_bytes(&mut object, "metadata", &info.metadata);
     Value::Object(object)

@@ -6,7 +6,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use bygone::{Db, Durability, Options, Snapshot, Table};
+use bygone::{Db, Durability, Options, Snapshot, Table, Transaction};
 
 use super::data::Survey;
 use super::{TABLE, temporary_dir};
@@ -22,9 +22,9 @@ pub struct Cost {
     pub present_raw_bytes: u64,
     /// Keys and values of all surveys.
     pub all_raw_bytes: u64,
-    /// What the present takes on disk: the base without its free pages.
+    /// What the present takes on disk: the base without free pages and those that only the past needs.
     pub base_bytes: u64,
-    /// What only the past takes on disk.
+    /// What only the past takes on disk: history runs, and pages of the base.
     pub history_bytes: u64,
     pub get_now: Duration,
     /// As of the oldest snapshot.
@@ -42,8 +42,8 @@ pub fn measure(db: &Db, surveys: &[Survey]) -> Result<Cost> {
     Ok(Cost {
         present_raw_bytes: surveys.last().map_or(0, raw_bytes),
         all_raw_bytes: surveys.iter().map(raw_bytes).sum(),
-        base_bytes: stats.base_bytes.saturating_sub(stats.base_free_bytes),
-        history_bytes: stats.history_bytes,
+        base_bytes: stats.base_bytes.saturating_sub(stats.base_free_bytes + stats.base_history_bytes),
+        history_bytes: stats.base_history_bytes + stats.history_bytes,
         get_now,
         get_past,
         commit,
@@ -60,13 +60,13 @@ fn compare_gets(db: &Db, surveys: &[Survey]) -> Result<(Duration, Duration)> {
     let Some(oldest) = surveys.first() else { return Ok(Default::default()) };
     let (now, past) = (db.snapshot(), db.as_of(oldest.name.as_str())?);
     let (now_table, past_table) = (now.table(TABLE)?, past.table(TABLE)?);
-    let (mut now_times, mut past_times) = (Vec::new(), Vec::new());
-    for _ in 0..READ_ROUNDS {
-        now_times.push(time_gets(&now, &now_table, oldest)?);
-        past_times.push(time_gets(&past, &past_table, oldest)?);
-    }
+    let (now_time, past_time) = take_turns(
+        READ_ROUNDS,
+        |_| time_gets(&now, &now_table, oldest),
+        |_| time_gets(&past, &past_table, oldest),
+    )?;
     let gets = oldest.entries.len().max(1) as u32;
-    Ok((median(now_times) / gets, median(past_times) / gets))
+    Ok((now_time / gets, past_time / gets))
 }
 
 fn time_gets(view: &Snapshot, table: &Table, survey: &Survey) -> Result<Duration> {
@@ -83,25 +83,48 @@ fn compare_commits(surveys: &[Survey]) -> Result<(Duration, Duration)> {
     let dir = temporary_dir()?;
     let db = Options::new().durability(Durability::Buffered).open(dir.path())?;
     let table = db.table(TABLE)?;
-    let (mut plain_times, mut declaring_times) = (Vec::new(), Vec::new());
-    for survey in surveys.iter().cycle().take(COMMIT_ROUNDS) {
-        let start = Instant::now();
-        fill(&db, &table, survey)?.commit()?;
-        plain_times.push(start.elapsed());
-
-        let start = Instant::now();
-        fill(&db, &table, survey)?.commit_with_snapshot(None)?;
-        declaring_times.push(start.elapsed());
-    }
-    Ok((median(plain_times), median(declaring_times)))
+    let survey = |round: usize| surveys.get(round % surveys.len().max(1));
+    take_turns(
+        COMMIT_ROUNDS,
+        |round| {
+            let start = Instant::now();
+            fill(&db, &table, survey(round))?.commit()?;
+            Ok(start.elapsed())
+        },
+        |round| {
+            let start = Instant::now();
+            fill(&db, &table, survey(round))?.commit_with_snapshot(None)?;
+            Ok(start.elapsed())
+        },
+    )
 }
 
-fn fill(db: &Db, table: &Table, survey: &Survey) -> Result<bygone::Transaction> {
+fn fill(db: &Db, table: &Table, survey: Option<&Survey>) -> Result<Transaction> {
     let mut tx = db.begin()?;
-    for entry in &survey.entries {
+    for entry in survey.iter().flat_map(|survey| &survey.entries) {
         tx.put(table, &entry.key, &entry.value)?;
     }
     Ok(tx)
+}
+
+/// The median times of two sides. They take turns, and take turns at being first, because the second finds warm
+/// what the first has touched.
+fn take_turns(
+    rounds: usize,
+    mut one: impl FnMut(usize) -> Result<Duration>,
+    mut other: impl FnMut(usize) -> Result<Duration>,
+) -> Result<(Duration, Duration)> {
+    let (mut one_times, mut other_times) = (Vec::new(), Vec::new());
+    for round in 0..rounds {
+        if round % 2 == 0 {
+            one_times.push(one(round)?);
+            other_times.push(other(round)?);
+        } else {
+            other_times.push(other(round)?);
+            one_times.push(one(round)?);
+        }
+    }
+    Ok((median(one_times), median(other_times)))
 }
 
 fn median(mut times: Vec<Duration>) -> Duration {

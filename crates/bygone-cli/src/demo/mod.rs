@@ -270,7 +270,7 @@ impl Place {
             return match is_new_or_empty(path) {
                 true => Ok(Place { path: path.clone(), temporary: None }),
                 false => Err(Failure::usage(format!(
-                    "{} is not empty: --dir wants a new directory",
+                    "--dir wants a new or an empty directory, and {} is neither",
                     path.display()
                 ))),
             };

@@ -135,7 +135,7 @@ impl<'a> Loader<'a> {
             match self.db.snapshot_info(name.as_str()) {
                 Err(Error::SnapshotNotFound { .. }) => {}
                 Ok(taken) => {
-                    return Err(Error::NameTaken { name: name.clone(), snapshot: taken.id.into() }.into());
+                    return Err(Error::NameTaken { name: name.clone(), snapshot: taken.id }.into());
                 }
                 Err(error) => return Err(error.into()),
             }

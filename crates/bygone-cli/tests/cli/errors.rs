@@ -1,6 +1,7 @@
 //! Exit codes and what is said with them; pipes.
 
 use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -122,8 +123,7 @@ fn damage_is_told_apart_from_everything_else() {
     let truth = place.ok("scan db t");
 
     let mut noticed = 0;
-    for file in std::fs::read_dir(place.path("db")).expect("readable") {
-        let path = file.expect("readable").path();
+    for path in files_below(&place.path("db")) {
         let whole = std::fs::read(&path).expect("readable");
         // In the middle of what was written, not of what was only preallocated.
         let Some(last) = whole.iter().rposition(|byte| *byte != 0) else { continue };
@@ -149,4 +149,17 @@ fn damage_is_told_apart_from_everything_else() {
     }
     assert!(noticed > 0, "no damage was noticed anywhere");
     assert_eq!(place.ok("scan db t"), truth);
+}
+
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("readable") {
+        let path = entry.expect("readable").path();
+        if path.is_dir() {
+            files.extend(files_below(&path));
+        } else {
+            files.push(path);
+        }
+    }
+    files
 }

@@ -4,8 +4,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::manifest::Manifest;
 use super::options::Options;
@@ -15,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::health::Health;
 use crate::history::past::Past;
 use crate::io::Disk;
+use crate::signal::Signal;
 use crate::snapshot::present::Present;
 use crate::txn::backlog::Backlog;
 use crate::txn::commit::Committer;
@@ -39,7 +39,9 @@ pub(crate) struct Engine {
     pub flushing: Mutex<()>,
     pub merging: Mutex<()>,
     pub merge_signal: Signal,
+    pub standby_signal: Arc<Signal>,
     pub counters: Counters,
+    pub recovered_commits: u64,
 }
 
 /// What only a database has that is open for writing.
@@ -55,6 +57,7 @@ pub(crate) struct Counters {
     pub merged_bytes: AtomicU64,
     pub history_bytes: AtomicU64,
     pub flushes: AtomicU64,
+    pub consolidations: AtomicU64,
     pub merges: AtomicU64,
 }
 
@@ -86,6 +89,8 @@ impl Engine {
             while engine.flush_one()? {}
             if engine.merge_is_due() {
                 engine.merge_all()?;
+            } else {
+                engine.consolidate()?;
             }
             Ok(())
         })
@@ -122,51 +127,6 @@ impl Engine {
 
 pub(crate) fn runs_dir(path: &std::path::Path) -> PathBuf {
     path.join("runs")
-}
-
-/// A flag that one thread waits for.
-#[derive(Default)]
-pub(crate) struct Signal {
-    state: Mutex<SignalState>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct SignalState {
-    raised: bool,
-    closing: bool,
-}
-
-/// What ended a wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Woken {
-    Raised,
-    TimedOut,
-    Closing,
-}
-
-impl Signal {
-    pub fn raise(&self) {
-        lock(&self.state).raised = true;
-        self.changed.notify_all();
-    }
-
-    pub fn close(&self) {
-        lock(&self.state).closing = true;
-        self.changed.notify_all();
-    }
-
-    pub fn wait(&self, timeout: Duration) -> Woken {
-        let mut state = lock(&self.state);
-        if !state.raised && !state.closing {
-            state = self.changed.wait_timeout(state, timeout).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        match (state.closing, std::mem::take(&mut state.raised)) {
-            (true, _) => Woken::Closing,
-            (false, true) => Woken::Raised,
-            (false, false) => Woken::TimedOut,
-        }
-    }
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

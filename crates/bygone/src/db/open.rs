@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::engine::{Counters, Engine, Signal, Writer, runs_dir};
+use super::engine::{Counters, Engine, Writer, runs_dir};
 use super::manifest::Manifest;
 use super::options::Options;
 use crate::base::PageStore;
@@ -22,6 +22,7 @@ use crate::io::{Disk, LockOutcome};
 use crate::layer::HashedKey;
 use crate::memtable::Memtable;
 use crate::run::{self, Run, RunMeta, file_name};
+use crate::signal::Signal;
 use crate::snapshot::present::Present;
 use crate::snapshot::rows::{self, FIRST_TABLE, SnapshotRow};
 use crate::snapshot::{Context, Layers, Table, TableDirectory};
@@ -83,33 +84,37 @@ fn list(disk: &dyn Disk, directory: &Path) -> Result<Vec<String>> {
     disk.list(directory).map_err(|e| Error::io(directory, "list", e))
 }
 
-/// Makes a directory with all that lead to it, durably: a database is no safer than the name of its directory.
-fn make_dir(disk: &dyn Disk, directory: &Path) -> Result<()> {
-    if exists(disk, directory)? {
-        return Ok(());
-    }
-    if let Some(parent) = directory.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        make_dir(disk, parent)?;
-    }
-    disk.create_dir_all(directory).map_err(|e| Error::io(directory, "create", e))?;
-    sync_parent(disk, directory)
-}
-
-fn sync_parent(disk: &dyn Disk, path: &Path) -> Result<()> {
-    match path.parent() {
-        // A name without a directory is in the current one.
-        Some(parent) if parent.as_os_str().is_empty() => sync_dir(disk, Path::new(".")),
-        Some(parent) => sync_dir(disk, parent),
-        None => Ok(()),
-    }
-}
-
 fn remove(disk: &dyn Disk, path: &Path) -> Result<()> {
     disk.remove(path).map_err(|e| Error::io(path, "remove", e))
 }
 
 fn sync_dir(disk: &dyn Disk, directory: &Path) -> Result<()> {
     disk.sync_dir(directory).map_err(|e| Error::io(directory, "sync", e))
+}
+
+/// Makes a directory and those above it, as far as they are missing, and their names durable: without its name everything in it is lost.
+fn make_dir(disk: &dyn Disk, directory: &Path) -> Result<()> {
+    let mut missing = Vec::new();
+    for ancestor in directory.ancestors().take_while(|ancestor| *ancestor != Path::new("")) {
+        if exists(disk, ancestor)? {
+            break;
+        }
+        missing.push(ancestor);
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    disk.create_dir_all(directory).map_err(|e| Error::io(directory, "create", e))?;
+    missing.into_iter().rev().try_for_each(|made| sync_parent(disk, made))
+}
+
+/// Makes the name of a file or directory durable.
+fn sync_parent(disk: &dyn Disk, path: &Path) -> Result<()> {
+    match path.parent() {
+        None => Ok(()),
+        Some(parent) if parent == Path::new("") => sync_dir(disk, Path::new(".")),
+        Some(parent) => sync_dir(disk, parent),
+    }
 }
 
 fn take_lock(disk: &dyn Disk, path: &Path, exclusive: bool) -> Result<Box<dyn Send + Sync>> {
@@ -162,7 +167,15 @@ fn create(
     sync_parent(&**disk, path)?;
     sync_parent(&**disk, history_dir)?;
     disk.rename(&new_path, &base_path).map_err(|e| Error::io(&new_path, "rename", e))?;
-    sync_dir(&**disk, path)
+    sync_dir(&**disk, path)?;
+    // The directories themselves may be new, too.
+    for directory in [path, history_dir] {
+        if let Some(parent) = directory.parent() {
+            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+            sync_dir(&**disk, parent)?;
+        }
+    }
+    Ok(())
 }
 
 fn recover(
@@ -232,6 +245,8 @@ fn recover(
     for frozen in replay.frozen {
         backlog.push(frozen);
     }
+    let recovered_commits = recovered.commits;
+    let standby_signal = Arc::new(Signal::default());
     let writer = if options.read_only {
         None
     } else {
@@ -245,7 +260,14 @@ fn recover(
             active: replay.active,
             declared: unmerged_snapshots(&present)?,
         };
-        let committer = Committer::new(health.clone(), present.clone(), backlog.clone(), wal.clone(), start);
+        let committer = Committer::new(
+            health.clone(),
+            present.clone(),
+            backlog.clone(),
+            wal.clone(),
+            standby_signal.clone(),
+            start,
+        );
         Some(Writer { wal, committer: Arc::new(committer) })
     };
     let past = Past::new(disk.clone(), history_dir, store.clone(), cache.clone());
@@ -265,7 +287,9 @@ fn recover(
         flushing: Mutex::default(),
         merging: Mutex::default(),
         merge_signal: Signal::default(),
+        standby_signal,
         counters: Counters::default(),
+        recovered_commits,
     }))
 }
 
@@ -277,6 +301,7 @@ struct Replay {
     /// Oldest first.
     frozen: Vec<Frozen>,
     last_seq: u64,
+    /// Counts dropped tables too: their records are still there, and an id that was given again would show them.
     next_table_id: u32,
     next_snapshot_id: u64,
     last_time_micros: u64,

@@ -26,6 +26,7 @@ use crate::ids::{Seq, SnapshotId};
 use crate::layer::{HashedKey, Key};
 use crate::limits::COMMIT_BYTES_MAX;
 use crate::memtable::Memtable;
+use crate::signal::Signal;
 use crate::snapshot::present::Present;
 use crate::snapshot::rows;
 use crate::snapshot::{Layers, Snapshot, Table};
@@ -75,6 +76,8 @@ pub(crate) struct Committer {
     pub present: Arc<Present>,
     pub backlog: Arc<Backlog>,
     pub wal: Arc<Wal>,
+    /// Raised when a standby, of memtable or log segment, was used up.
+    standby_wanted: Arc<Signal>,
     pub running: Running,
     queue: Mutex<Queue>,
     leader: Mutex<Leader>,
@@ -101,6 +104,8 @@ pub(crate) struct Leader {
     active: Arc<Memtable>,
     conflicts: ConflictTable,
     recent: RecentCommits,
+    /// The log segment that the last group went to.
+    segment: u64,
 }
 
 /// Where the numbers go on after recovery.
@@ -157,6 +162,7 @@ impl Committer {
         present: Arc<Present>,
         backlog: Arc<Backlog>,
         wal: Arc<Wal>,
+        standby_wanted: Arc<Signal>,
         start: Start,
     ) -> Committer {
         Committer {
@@ -164,6 +170,7 @@ impl Committer {
             present,
             backlog,
             wal,
+            standby_wanted,
             running: Running::default(),
             queue: Mutex::default(),
             leader: Mutex::new(Leader {
@@ -173,6 +180,7 @@ impl Committer {
                 active: start.active,
                 conflicts: ConflictTable::new(),
                 recent: RecentCommits::default(),
+                segment: 0,
             }),
             publisher: Mutex::default(),
             published: Condvar::new(),
@@ -332,7 +340,11 @@ impl Committer {
         if leader.active.is_full() {
             self.rotate(leader)?;
         }
-        self.wal.append(leader.next_seq, payloads).map_err(|error| self.log_failed(error))?;
+        let segment = self.wal.append(leader.next_seq, payloads).map_err(|error| self.log_failed(error))?;
+        if segment != leader.segment {
+            leader.segment = segment;
+            self.standby_wanted.raise();
+        }
         if sync {
             self.wal.sync().map_err(|error| self.log_failed(error))?;
         }

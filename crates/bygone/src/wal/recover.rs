@@ -14,11 +14,12 @@
 //! that is damaged, looks like one that was torn. After `Wal::close` there is a mark behind it.
 //!
 //! **Repair**, unless read-only, in this order, each step durable before the next; a crash anywhere leaves a log on which it does the same again:
-//! 1. Records that nothing proves durable are written again in place, the same bytes, and synced. After a sync that failed, or a process
+//! 1. The directory is synced: whoever gave a segment its name may have been killed before that was durable.
+//! 2. Records that nothing proves durable are written again in place, the same bytes, and synced. After a sync that failed, or a process
 //!    that was killed, the system may show bytes that are not on the disk and that a mere sync would not bring there; but the commits in
 //!    them are visible from now on, and later ones will be durable.
-//! 2. Later segments with torn records are removed, the newest first, so that names never have a gap.
-//! 3. A mark is written at `p`: the end, everything before it durable. It covers the beginning of whatever was torn there.
+//! 3. Later segments with torn records are removed, the newest first, so that names never have a gap.
+//! 4. A mark is written at `p`: the end, everything before it durable. It covers the beginning of whatever was torn there.
 //!
 //! Then the log goes on right behind the mark if no record header is found in what is left of the segment, else in a new one: nothing
 //! that was given up can come back when the space before it is filled. An empty segment behind (a standby) is used up the same way.
@@ -35,6 +36,9 @@ use crate::io::{Disk, File, OpenMode};
 
 /// How much is read at once.
 const WINDOW_BYTES: u64 = 1 << 20;
+
+/// Takes a commit: its sequence number, the segment it is in, its payload.
+pub(crate) type Apply<'a> = dyn FnMut(u64, u64, &[u8]) -> Result<()> + 'a;
 
 /// What the superblock says of the log.
 #[derive(Clone, Copy, Debug)]
@@ -80,11 +84,6 @@ impl Recovered {
             spares: Vec::new(),
         }
     }
-
-    /// The oldest and the newest segment that are left.
-    pub fn segment_ids(&self) -> Option<(u64, u64)> {
-        Some((self.segments.first()?.id, self.segments.last()?.id))
-    }
 }
 
 /// Reads the log from the floor on and gives every commit that the database does not have yet to `apply`, in order: its number, its
@@ -100,7 +99,7 @@ pub(crate) fn recover(
     dir: &Path,
     expectation: Expectation,
     read_only: bool,
-    apply: &mut dyn FnMut(u64, u64, &[u8]) -> Result<()>,
+    apply: &mut Apply<'_>,
 ) -> Result<Recovered> {
     let Listing { needed, older, unfinished } = list(disk, dir, expectation.floor_segment)?;
     if needed.first() != Some(&expectation.floor_segment) {
@@ -341,11 +340,7 @@ impl Replay {
         self.next_seq.unwrap_or(0) <= first_seq && first_seq <= self.wanted()
     }
 
-    fn run(
-        &mut self,
-        sources: &mut [Source],
-        apply: &mut dyn FnMut(u64, u64, &[u8]) -> Result<()>,
-    ) -> Result<()> {
+    fn run(&mut self, sources: &mut [Source], apply: &mut Apply<'_>) -> Result<()> {
         loop {
             while self.read_record(sources, apply)? {}
             let mut next = None;
@@ -357,6 +352,8 @@ impl Replay {
             }
             match next {
                 Some((index, first_seq)) if self.continues_with(first_seq) => {
+                    // One window at a time is enough, and one may be as large as the largest commit.
+                    sources[self.end.index].window = Vec::new();
                     self.next_seq = Some(first_seq);
                     self.end = Position { index, offset: RECORDS_OFFSET };
                     self.marked = false;
@@ -367,15 +364,10 @@ impl Replay {
     }
 
     /// Takes the record at `end`, if there is a whole one.
-    fn read_record(
-        &mut self,
-        sources: &mut [Source],
-        apply: &mut dyn FnMut(u64, u64, &[u8]) -> Result<()>,
-    ) -> Result<bool> {
+    fn read_record(&mut self, sources: &mut [Source], apply: &mut Apply<'_>) -> Result<bool> {
         let Position { index, offset } = self.end;
         let source = &mut sources[index];
         let id = source.segment.id;
-        let path = source.file.path().to_owned();
         let Some((header, body)) = source.record_at(offset)? else { return Ok(false) };
         let fits = match self.next_seq {
             // A mark may stand for commits that the database has and the log does not.
@@ -385,10 +377,11 @@ impl Replay {
         if !fits {
             let reason =
                 format!("commit {} stands here, but {} was expected", header.first_seq, self.wanted());
-            return Err(Error::corruption(&path, offset, reason));
+            return Err(Error::corruption(sources[index].file.path(), offset, reason));
         }
         let Some(payloads) = payloads(body, header.commits) else {
-            return Err(Error::corruption(&path, offset, "the commits of this record do not fill it"));
+            let reason = "the commits of this record do not fill it";
+            return Err(Error::corruption(sources[index].file.path(), offset, reason));
         };
         for (seq, payload) in (header.first_seq..).zip(payloads) {
             if seq >= self.expectation.next_seq {
@@ -422,6 +415,7 @@ impl Replay {
                 clean = false;
                 evidence |= header.durable_end > wanted;
             })?;
+            source.window = Vec::new();
             if index == self.end.index {
                 rest_is_clean = clean;
             } else if !clean || source.header.is_none() {
@@ -468,6 +462,7 @@ impl Replay {
         mut sources: Vec<Source>,
         recovered: &mut Recovered,
     ) -> Result<()> {
+        disk.sync_dir(dir).map_err(|e| Error::io(dir, "sync", e))?;
         for (index, source) in
             sources.iter_mut().enumerate().take(self.end.index + 1).skip(self.unproved.index)
         {

@@ -30,7 +30,7 @@ impl SimDisk {
         // In the order of the paths, so a directory comes after the one that it is in.
         for (path, durable) in &state.directories {
             let has_parent =
-                state.directories.get(parent(path)).is_none() || directories.contains_key(parent(path));
+                !state.directories.contains_key(parent(path)) || directories.contains_key(parent(path));
             if has_parent && (*durable || random.keeps()) {
                 directories.insert(path.clone(), true);
             }

@@ -145,7 +145,7 @@ fn check_cut_recovery(image: &SimDisk, model: &Model, seed: u64, context: &str) 
 
 #[test]
 fn many_lives_with_crashes_kills_and_failing_calls() {
-    for seed in 0..400 {
+    for seed in 0..1000 {
         let mut random = Random(seed);
         let mut disk = new_disk();
         let mut model = Model::new();

@@ -1,3 +1,4 @@
+mod beside;
 mod crash;
 mod measure;
 
@@ -338,6 +339,26 @@ fn a_torn_tail_that_was_given_up_never_comes_back() {
 }
 
 #[test]
+fn segments_behind_a_torn_record_are_removed_though_an_empty_one_is_used_up() {
+    let disk = new_disk();
+    let wal = create(&disk);
+    append(&wal, 1..2).unwrap();
+    append(&wal, 2..3).unwrap();
+    wal.prepare_standby().unwrap();
+    // The standby 2 is too short, and stays behind empty.
+    assert_eq!(wal.append(3, &[&[3; 20_000]]).unwrap(), 3);
+    disk.flip(&segment_file(1), RECORDS_OFFSET + 64, 1).unwrap();
+    let (recovered, found) = read(&disk, FRESH, false).unwrap();
+    assert_eq!(found, commits(1..2));
+    assert_eq!(recovered.segments.iter().map(|segment| segment.id).collect::<Vec<_>>(), [1, 2]);
+    assert!(disk.read_file(&segment_file(3)).is_err());
+    let wal = Wal::open(Arc::new(disk.clone()), settings(), recovered, 0).unwrap();
+    assert_eq!(append(&wal, 2..3).unwrap(), 2);
+    wal.sync().unwrap();
+    assert_eq!(read(&disk.crash_image(0), FRESH, false).unwrap().1, commits(1..3));
+}
+
+#[test]
 fn reading_only_changes_nothing() {
     let disk = new_disk();
     let wal = create(&disk);
@@ -393,13 +414,34 @@ fn commits_seen_after_a_failed_sync_are_made_durable_by_recovery() {
         for _ in 0..more {
             wal.disk.sync_dir(Path::new(DIR)).unwrap();
         }
-        append(&wal, 1..9).unwrap();
+        append(&wal, 1..4).unwrap();
+        wal.sync().unwrap();
+        for seq in 4..9 {
+            wal.append(seq, &[&[seq as u8; 600]]).unwrap();
+        }
         disk.fail_at(disk.operations() + 1, ErrorKind::Other);
         assert!(wal.sync().is_err());
         // The next process sees the writes in the system's memory; no sync of it would bring them to the disk.
         let disk = disk.killed_image();
         let (_, found) = read(&disk, FRESH, false).unwrap();
         assert_eq!(read(&disk.crash_image(0), FRESH, true).unwrap().1, found);
+    }
+}
+
+#[test]
+fn a_segment_whose_maker_was_killed_before_its_name_was_durable_is_safe_to_use() {
+    for more in 1..20 {
+        let disk = new_disk();
+        let wal = create(&disk);
+        append(&wal, 1..2).unwrap();
+        disk.crash_at(disk.operations() + more);
+        let _ = wal.prepare_standby();
+        let disk = disk.killed_image();
+        let (wal, found) = reopen(&disk, FRESH);
+        assert_eq!(found, commits(1..2));
+        append(&wal, 2..3).unwrap();
+        wal.sync().unwrap();
+        assert_eq!(read(&disk.crash_image(0), FRESH, false).unwrap().1, commits(1..3), "killed at {more}");
     }
 }
 
@@ -499,36 +541,4 @@ fn random_bytes_never_panic() {
             assert_eq!(found, commits(1..recovered.next_seq), "round {round}");
         }
     }
-}
-
-#[test]
-fn background_work_goes_on_beside_appending() {
-    let disk = new_disk();
-    let wal = create(&disk);
-    let done = AtomicU64::new(0);
-    std::thread::scope(|scope| {
-        let (wal, done) = (&wal, &done);
-        scope.spawn(move || {
-            for seq in 1..3000 {
-                append(wal, seq..seq + 1).unwrap();
-                if seq % 50 == 0 {
-                    wal.roll().unwrap();
-                }
-                done.store(seq, Ordering::Release);
-            }
-        });
-        scope.spawn(move || {
-            while done.load(Ordering::Acquire) < 2999 {
-                wal.prepare_standby().unwrap();
-                wal.sync().unwrap();
-                wal.release_before(wal.active_segment().saturating_sub(3)).unwrap();
-                wal.bytes();
-            }
-        });
-    });
-    wal.close().unwrap();
-    assert_eq!(wal.bytes(), disk.bytes());
-    let first = lock(&wal.files).segments[0].id;
-    let expectation = Expectation { floor_segment: first, next_seq: 2900, ..FRESH };
-    assert_eq!(read(&disk.crash_image(0), expectation, false).unwrap().1, commits(2900..3000));
 }
