@@ -35,7 +35,7 @@ pub(crate) struct Engine {
     pub manifest: Mutex<Manifest>,
     /// The id that the next table gets. Changed under the lock of the directory of tables.
     pub next_table_id: AtomicU32,
-    /// Held by who flushes, and by who merges. Lock order: `flushing` or `merging` before `manifest`; never both.
+    /// Held by who flushes, and by who merges. Lock order: `flushing` or `merging`, never both; the store's publish lock; `manifest`; the backlog's.
     pub flushing: Mutex<()>,
     pub merging: Mutex<()>,
     pub merge_signal: Signal,
@@ -115,12 +115,10 @@ impl Engine {
         }
     }
 
-    pub fn take_run_id(&self) -> u64 {
-        // Given away in memory only: an id whose superblock was never written is used again after a crash, over the file that it left.
-        let mut manifest = lock(&self.manifest);
-        let id = manifest.next_run_id;
-        manifest.next_run_id += 1;
-        id
+    /// Tells writers how many runs wait. Counted and told under one lock: of a flush and a merge that end together, the later tells last.
+    pub fn tell_runs(&self) {
+        let manifest = lock(&self.manifest);
+        self.backlog.set_runs(manifest.runs.len());
     }
 }
 

@@ -13,14 +13,24 @@ use super::engine::{Counters, Engine, lock};
 use crate::error::{Error, Result};
 use crate::history::visibility::Visibility;
 use crate::layer::Versions;
+use crate::limits::RUNS_MAX;
 use crate::run::{Run, RunMeta, RunWriter, file_name};
 use crate::txn::backlog::Frozen;
 
 impl Engine {
     /// Flushes the oldest frozen memtable; `false` if there is none.
     pub fn flush_one(&self) -> Result<bool> {
-        let _flushing = lock(&self.flushing);
-        let Some(frozen) = self.backlog.oldest() else { return Ok(false) };
+        let (_flushing, frozen) = loop {
+            let flushing = lock(&self.flushing);
+            let Some(frozen) = self.backlog.oldest() else { return Ok(false) };
+            if lock(&self.manifest).runs.len() < RUNS_MAX {
+                break (flushing, frozen);
+            }
+            // A superblock has no room for one more. Writers are stopped before, but a long log may be recovered into many memtables, and
+            // anybody may call for flushes as often as he likes.
+            drop(flushing);
+            self.merge_all()?;
+        };
         let writer = self.writer()?;
         // Its last members may still be inserting.
         writer.committer.wait_visible(frozen.last_seq)?;
@@ -37,7 +47,7 @@ impl Engine {
         })?;
         let run = meta.map(|meta| self.open_run(&meta)).transpose()?;
         self.present.publish(|layers| layers.with_flushed(&frozen.memtable, run, frozen.last_seq));
-        self.backlog.set_runs(lock(&self.manifest).runs.len());
+        self.tell_runs();
         self.backlog.pop();
         writer.wal.release_before(frozen.next_segment)?;
         Counters::add(&self.counters.flushes, 1);
@@ -46,8 +56,10 @@ impl Engine {
     }
 
     fn write_run(&self, frozen: &Frozen) -> Result<RunMeta> {
-        let flushed_seq = lock(&self.manifest).flushed_seq;
-        let id = self.take_run_id();
+        let (flushed_seq, id) = {
+            let mut manifest = lock(&self.manifest);
+            (manifest.flushed_seq, manifest.take_run_id())
+        };
         let directory = self.runs_dir();
         let mut run = RunWriter::create(
             &*self.disk,

@@ -38,6 +38,13 @@ pub(crate) struct Manifest {
 }
 
 impl Manifest {
+    /// Given away in memory only: an id whose superblock was never written is used again after a crash, when the file that it left is gone.
+    pub fn take_run_id(&mut self) -> u64 {
+        let id = self.next_run_id;
+        self.next_run_id += 1;
+        id
+    }
+
     pub fn encode(&self) -> Vec<u8> {
         let mut out = MANIFEST_VERSION.to_le_bytes().to_vec();
         for number in [

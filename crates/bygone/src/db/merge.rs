@@ -116,7 +116,7 @@ impl Engine {
         })?;
         self.superblock_written();
         self.present.publish(|layers| layers.with_merged(new_base, &runs, to));
-        self.backlog.set_runs(lock(&self.manifest).runs.len());
+        self.tell_runs();
         committer.forget_declared_before(to);
         self.remove_runs(&runs)?;
         Counters::add(&self.counters.merged_bytes, written_bytes);
@@ -164,8 +164,12 @@ impl Engine {
     }
 
     fn history_writer(&self) -> Result<RunWriter> {
-        let id = self.take_run_id();
-        lock(&self.manifest).unfinished_history_run = id;
+        // Both at once: a superblock of a flush must not count the id as given without naming it.
+        let id = {
+            let mut manifest = lock(&self.manifest);
+            manifest.unfinished_history_run = manifest.take_run_id();
+            manifest.unfinished_history_run
+        };
         let path = self.past.directory.join(file_name(id));
         RunWriter::create(&*self.disk, &path, id, self.present.context().hash_seed)
     }
@@ -174,12 +178,16 @@ impl Engine {
     fn finish_history(&self, writer: RunWriter, from: u64, to: u64) -> Result<Option<RunMeta>> {
         let directory = &self.past.directory;
         let meta = writer.finish(Some(from + 1..=to))?;
-        if meta.records == 0 {
+        let empty = meta.records == 0;
+        if empty {
             let path = directory.join(file_name(meta.id));
             self.disk.remove(&path).map_err(|e| Error::io(&path, "remove", e))?;
+        }
+        // For an empty one, too: no superblock will call it unfinished, so it must not come back.
+        self.disk.sync_dir(directory).map_err(|e| Error::io(directory, "sync", e))?;
+        if empty {
             return Ok(None);
         }
-        self.disk.sync_dir(directory).map_err(|e| Error::io(directory, "sync", e))?;
         Counters::add(&self.counters.history_bytes, meta.bytes);
         Ok(Some(meta))
     }

@@ -267,9 +267,9 @@ impl Db {
     /// `ReadOnly`, `Io`, `Poisoned`.
     pub fn flush(&self) -> Result<()> {
         let engine = self.engine();
-        engine.writer()?.committer.freeze()?;
+        let last_seq = engine.writer()?.committer.freeze()?;
         if self.open.background.is_some() {
-            return engine.backlog.wait_until_flushed();
+            return engine.backlog.wait_until_flushed(last_seq);
         }
         engine.guarded(|engine| {
             while engine.flush_one()? {}

@@ -28,7 +28,7 @@ use crate::snapshot::rows::{self, FIRST_TABLE, SnapshotRow};
 use crate::snapshot::{Context, Layers, Table, TableDirectory};
 use crate::txn::backlog::{Backlog, Frozen};
 use crate::txn::commit::{Committer, Start, insert_system_records};
-use crate::txn::record;
+use crate::txn::record::{self, TableChange};
 use crate::wal::{self, Wal};
 
 const BASE_FILE: &str = "base.pages";
@@ -43,19 +43,20 @@ static NEXT_DATABASE: AtomicU64 = AtomicU64::new(1);
 
 impl Engine {
     pub fn open(disk: Arc<dyn Disk>, path: &Path, options: Options) -> Result<Arc<Engine>> {
-        let exists = exists(&*disk, &path.join(BASE_FILE))?;
-        if !exists && (options.read_only || !options.create) {
+        let base_path = path.join(BASE_FILE);
+        if (options.read_only || !options.create) && !exists(&*disk, &base_path)? {
             return Err(Error::NotFound { path: path.to_owned() });
         }
         let history_dir = options.history_dir.clone().unwrap_or_else(|| path.join("history"));
         if !options.read_only {
             for directory in [path, &wal_dir(path), &runs_dir(path), &history_dir] {
-                disk.create_dir_all(directory).map_err(|e| Error::io(directory, "create", e))?;
+                make_dir(&*disk, directory)?;
             }
         }
         let lock = take_lock(&*disk, &path.join(LOCK_FILE), !options.read_only)?;
         let cache = Cache::new(options.cache_bytes);
-        if !exists {
+        // Looked for under the lock: another process may have made the database since.
+        if !exists(&*disk, &base_path)? {
             create(&disk, path, &history_dir, &cache, &options)?;
         }
         recover(disk, path, history_dir, cache, options, lock)
@@ -81,6 +82,27 @@ fn exists(disk: &dyn Disk, path: &Path) -> Result<bool> {
 
 fn list(disk: &dyn Disk, directory: &Path) -> Result<Vec<String>> {
     disk.list(directory).map_err(|e| Error::io(directory, "list", e))
+}
+
+/// Makes a directory with all that lead to it, durably: a database is no safer than the name of its directory.
+fn make_dir(disk: &dyn Disk, directory: &Path) -> Result<()> {
+    if exists(disk, directory)? {
+        return Ok(());
+    }
+    if let Some(parent) = directory.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        make_dir(disk, parent)?;
+    }
+    disk.create_dir_all(directory).map_err(|e| Error::io(directory, "create", e))?;
+    sync_parent(disk, directory)
+}
+
+fn sync_parent(disk: &dyn Disk, path: &Path) -> Result<()> {
+    match path.parent() {
+        // A name without a directory is in the current one.
+        Some(parent) if parent.as_os_str().is_empty() => sync_dir(disk, Path::new(".")),
+        Some(parent) => sync_dir(disk, parent),
+        None => Ok(()),
+    }
 }
 
 fn remove(disk: &dyn Disk, path: &Path) -> Result<()> {
@@ -137,6 +159,9 @@ fn create(
         ..Manifest::default()
     };
     PageStore::create(disk, &new_path, cache, database_id, &manifest.encode())?;
+    // Again, for directories that a crash while they were made left behind.
+    sync_parent(&**disk, path)?;
+    sync_parent(&**disk, history_dir)?;
     disk.rename(&new_path, &base_path).map_err(|e| Error::io(&new_path, "rename", e))?;
     sync_dir(&**disk, path)?;
     // The directories themselves may be new, too.
@@ -161,9 +186,6 @@ fn recover(
     let (store, superblock) = PageStore::open(&disk, &base_path, &cache, options.read_only)?;
     let manifest = Manifest::decode(&superblock.manifest)
         .ok_or_else(|| Error::corruption(&base_path, 0, "the superblock's manifest cannot be read"))?;
-    if !options.read_only {
-        remove_litter(&*disk, path, &history_dir, &manifest)?;
-    }
     let base = store.open_base(&superblock.root)?;
     let open_run = |meta: &RunMeta| {
         let path = runs_dir(path).join(file_name(meta.id));
@@ -189,6 +211,10 @@ fn recover(
         );
         return Err(Error::corruption(&base_path, 0, reason));
     }
+    if !options.read_only {
+        // Only now: had the newest superblock been damaged, what the one before does not name would not be litter.
+        remove_litter(&*disk, path, &history_dir, &manifest)?;
+    }
 
     // Relaxed: only uniqueness matters.
     let database = NEXT_DATABASE.fetch_add(1, Ordering::Relaxed);
@@ -207,7 +233,7 @@ fn recover(
         exact_from: manifest.flushed_seq,
     };
     let present = Arc::new(Present::new(layers, replay.last_seq));
-    let next_table_id = load_tables(&present)?.max(manifest.next_table_id);
+    let next_table_id = load_tables(&present)?.max(replay.next_table_id);
 
     let health = Arc::new(Health::default());
     let backlog = Arc::new(Backlog::new(health.clone(), options.memtable_bytes));
@@ -271,6 +297,7 @@ struct Replay {
     /// Oldest first.
     frozen: Vec<Frozen>,
     last_seq: u64,
+    next_table_id: u32,
     next_snapshot_id: u64,
     last_time_micros: u64,
 }
@@ -283,6 +310,7 @@ impl Replay {
             active: Arc::new(Memtable::new(options.memtable_bytes)),
             frozen: Vec::new(),
             last_seq: manifest.flushed_seq,
+            next_table_id: manifest.next_table_id,
             next_snapshot_id: manifest.next_snapshot_id,
             last_time_micros: manifest.last_time_micros,
         }
@@ -311,6 +339,10 @@ impl Replay {
         insert_system_records(&self.active, &commit.marks, commit.place, seed);
         self.last_seq = seq;
         self.last_time_micros = commit.place.time_micros;
+        if let Some(TableChange::Create { id, .. }) = commit.marks.table_change {
+            // Also of a table that was dropped again: its records are still in the log, and must not become another table's.
+            self.next_table_id = self.next_table_id.max(id.saturating_add(1));
+        }
         if commit.place.snapshot_id != 0 {
             self.next_snapshot_id = commit.place.snapshot_id + 1;
         }
@@ -357,7 +389,7 @@ fn unmerged_snapshots(present: &Present) -> Result<Vec<u64>> {
     cursor.seek_before(None)?;
     let mut seqs = Vec::new();
     loop {
-        cursor.skip_deleted_back()?;
+        cursor.skip_deleted()?;
         let Some((key, row)) = cursor.record()? else { break };
         let Some(row) = SnapshotRow::decode(row) else {
             return Err(now.bad_row("snapshot", &key.escape_ascii().to_string()));

@@ -380,8 +380,9 @@ impl Committer {
         Ok(())
     }
 
-    /// Freezes the active memtable if there is anything in it, and waits until all that was committed so far is visible.
-    pub fn freeze(&self) -> Result<()> {
+    /// Freezes the active memtable if there is anything in it, and waits until all that was committed so far is visible. Answers the last of these
+    /// commits.
+    pub fn freeze(&self) -> Result<u64> {
         self.health.check()?;
         let mut leader = lock(&self.leader);
         let last_seq = leader.next_seq - 1;
@@ -389,7 +390,7 @@ impl Committer {
         if !leader.active.is_empty() {
             self.rotate(&mut leader)?;
         }
-        Ok(())
+        Ok(last_seq)
     }
 
     /// Registers a serializable transaction and takes its view. From here on the leader keeps the write sets that it may have to be validated against.
@@ -431,10 +432,7 @@ impl Committer {
         earlier: impl Iterator<Item = &'r Request> + Clone,
     ) -> Result<()> {
         for table in &request.tables {
-            // `false` is a handle that a snapshot gave out of a table that was gone already.
-            if !table.exists_at(self.database(), u64::MAX - 1)? {
-                return Err(table.not_found());
-            }
+            table.check_exists(self.database())?;
         }
         if let Some(read) = &request.read {
             let keys = request.writes.iter().zip(&request.hashes);
