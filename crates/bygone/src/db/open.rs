@@ -394,7 +394,7 @@ fn unmerged_snapshots(present: &Present) -> Result<Vec<u64>> {
     cursor.seek_before(None)?;
     let mut seqs = Vec::new();
     loop {
-        cursor.skip_deleted_back()?;
+        cursor.skip_deleted()?;
         let Some((key, row)) = cursor.record()? else { break };
         let Some(row) = SnapshotRow::decode(row) else {
             return Err(now.bad_row("snapshot", &key.escape_ascii().to_string()));

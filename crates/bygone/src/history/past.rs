@@ -185,7 +185,7 @@ fn latest_before(now: &Snapshot, time_micros: u64) -> Result<Option<u64>> {
         Some(end) => cursor.seek_before(Some(&rows::time_key(end, 0)))?,
         None => cursor.seek_before(None)?,
     }
-    cursor.skip_deleted_back()?;
+    cursor.skip_deleted()?;
     let Some(key) = cursor.key() else { return Ok(None) };
     let id = key.get(8..).and_then(rows::decode_id);
     id.map(Some).ok_or_else(|| now.bad_row("snapshot time", &key.escape_ascii().to_string()))

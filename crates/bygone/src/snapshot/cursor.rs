@@ -141,24 +141,15 @@ impl MergeCursor {
         Ok(source.key().zip(source.loaded()?))
     }
 
-    /// Moves to the next key that is not deleted, unless it is on one.
+    /// Moves on past deletions, in the direction of the last move.
     pub fn skip_deleted(&mut self) -> Result<()> {
-        while self.is_on_deletion() {
-            self.next()?;
+        while self.current.is_some_and(|current| self.sources[current].is_deletion()) {
+            match self.direction {
+                Direction::Forward => self.next()?,
+                Direction::Backward => self.prev()?,
+            }
         }
         Ok(())
-    }
-
-    /// Moves back to the last key that is not deleted, unless it is on one. Not by the direction of the last move: a seek may have gone the other way.
-    pub fn skip_deleted_back(&mut self) -> Result<()> {
-        while self.is_on_deletion() {
-            self.prev()?;
-        }
-        Ok(())
-    }
-
-    fn is_on_deletion(&self) -> bool {
-        self.current.is_some_and(|current| self.sources[current].is_deletion())
     }
 
     fn remember(&mut self, current: usize) {

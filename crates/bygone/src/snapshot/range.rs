@@ -90,7 +90,7 @@ impl Range {
             self.back = Some(cursor);
         }
         let Some(cursor) = &mut self.back else { return Ok(None) };
-        cursor.skip_deleted_back()?;
+        cursor.skip_deleted()?;
         let Some((key, value)) = cursor.record()? else { return Ok(None) };
         if is_before(key, borrowed(&self.lower)) {
             return Ok(None);

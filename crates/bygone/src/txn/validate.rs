@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::write_set::WriteSet;
 use crate::error::Result;
 use crate::layer::{HashedKey, Key};
-use crate::snapshot::{Layers, Snapshot, Table};
+use crate::snapshot::{Layers, Snapshot};
 
 /// A power of two; 8 bytes each.
 const ENTRIES: usize = 1 << 16;
