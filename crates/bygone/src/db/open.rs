@@ -57,6 +57,10 @@ impl Engine {
         if !exists {
             create(&disk, path, &history_dir, &cache, &options)?;
         }
+        if !options.read_only {
+            // Also of a database that was there: whoever made it may have been stopped right before this.
+            sync_dir(&*disk, path)?;
+        }
         recover(disk, path, history_dir, cache, options, lock)
     }
 }
@@ -128,7 +132,7 @@ fn random() -> u64 {
     std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
 
-/// Makes a database: the log first, then the base under another name, which is renamed last.
+/// Makes a database: the log first, then the base under another name, which is renamed last. The caller makes the new name durable.
 fn create(
     disk: &Arc<dyn Disk>,
     path: &Path,
@@ -164,8 +168,7 @@ fn create(
     // The directories may be those of an attempt that was cut off before it made their names durable.
     sync_parent(&**disk, path)?;
     sync_parent(&**disk, history_dir)?;
-    disk.rename(&new_path, &base_path).map_err(|e| Error::io(&new_path, "rename", e))?;
-    sync_dir(&**disk, path)
+    disk.rename(&new_path, &base_path).map_err(|e| Error::io(&new_path, "rename", e))
 }
 
 fn recover(
@@ -180,9 +183,6 @@ fn recover(
     let (store, superblock) = PageStore::open(&disk, &base_path, &cache, options.read_only)?;
     let manifest = Manifest::decode(&superblock.manifest)
         .ok_or_else(|| Error::corruption(&base_path, 0, "the superblock's manifest cannot be read"))?;
-    if !options.read_only {
-        remove_litter(&*disk, path, &history_dir, &manifest)?;
-    }
     let base = store.open_base(&superblock.root)?;
     let open_run = |meta: &RunMeta| {
         let path = runs_dir(path).join(file_name(meta.id));
@@ -207,6 +207,10 @@ fn recover(
             store.superblock_number()
         );
         return Err(Error::corruption(&base_path, 0, reason));
+    }
+    if !options.read_only {
+        // Only now: under a superblock that is not the newest, what the newest names would be taken for litter.
+        remove_litter(&*disk, path, &history_dir, &manifest)?;
     }
 
     // Relaxed: only uniqueness matters.
