@@ -62,6 +62,7 @@ pub(crate) trait LayerCursor: Send {
     /// The value at the cursor after [`load`](LayerCursor::load); `None` is a deletion. Must not be called off the end.
     fn loaded(&self) -> Result<Option<&[u8]>>;
     /// Both in one: the value at the cursor.
+    #[cfg(test)]
     fn value(&mut self) -> Result<Option<&[u8]>> {
         self.load()?;
         self.loaded()

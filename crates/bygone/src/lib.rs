@@ -41,6 +41,7 @@ mod layer;
 pub mod limits;
 mod memtable;
 mod run;
+mod signal;
 mod snapshot;
 mod sync;
 mod txn;

@@ -5,8 +5,7 @@
 //!
 //! The walk goes down only to leaves that have updates. Their records, with the updates applied, stream into the builder of
 //! level 0, and each builder's pages become entries of the one above; so touched neighbours, also under different parents, come out as full
-//! pages. Before a page is taken over as it is, the builders below its parent are flushed. This is the bulk update of copy-on-write trees
-//! known from ZFS and BTRFS transaction groups, in key order instead of by path copying per key.
+//! pages. Before a page is taken over as it is, the builders below its parent are flushed.
 
 use crate::error::{Error, Result};
 use crate::limits::{KEY_BYTES_MAX, PAGE_BYTES, VALUE_BYTES_MAX};
@@ -170,10 +169,10 @@ impl<'a> Merge<'a> {
             }
             next = position + usize::from(found);
             let mut replaced_cached = false;
-            if let (true, Some(leaf)) = (found, &leaf) {
-                if let Stored::Large(large) = leaf.record(position).1 {
-                    replaced_cached = self.supersede_large(&large)?;
-                }
+            if let (true, Some(leaf)) = (found, &leaf)
+                && let Stored::Large(large) = leaf.record(position).1
+            {
+                replaced_cached = self.supersede_large(&large)?;
             }
             self.apply(found, replaced_cached)?;
         }

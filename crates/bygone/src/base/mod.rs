@@ -35,19 +35,8 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-#[allow(unused_imports)] // Part of the interface.
-pub(crate) use cursor::BaseCursor;
-#[allow(unused_imports)] // Part of the interface.
-pub(crate) use live::DeadPage;
-#[allow(unused_imports)] // Part of the interface.
-pub(crate) use pointer::{BaseRoot, PagePointer, TableRoot};
-#[allow(unused_imports)] // Part of the interface.
-pub(crate) use rebuild::{Progress, Rebuild, Updates};
-#[allow(unused_imports)] // Part of the interface.
-pub(crate) use store::{PageStore, SpaceStats};
-#[allow(unused_imports)] // Part of the interface.
-pub(crate) use superblock::{MANIFEST_BYTES_MAX, Superblock};
-#[allow(unused_imports)] // Part of the interface.
-pub(crate) use verify::Verified;
-#[allow(unused_imports)] // Part of the interface.
+pub(crate) use pointer::BaseRoot;
+pub(crate) use rebuild::{Progress, Updates};
+pub(crate) use store::PageStore;
+pub(crate) use superblock::MANIFEST_BYTES_MAX;
 pub(crate) use version::BaseVersion;

@@ -33,6 +33,9 @@ pub(super) struct LargeValue<'a> {
     bytes: &'a [u8],
 }
 
+/// Stores a page of this kind, level, count and payload.
+type WritePage<'a> = dyn FnMut(Kind, u8, usize, &[u8]) -> Result<PagePointer> + 'a;
+
 /// Level and number of pointers of the reference to a value of `pages` pages.
 fn shape(pages: usize) -> (u8, usize) {
     let mut level = 0;
@@ -194,11 +197,7 @@ pub(super) fn data<'p>(
 
 /// Writes a large value through `write`, which stores a page with this kind, level, count and payload and gives its pointer; appends
 /// the reference to `out`.
-pub(super) fn write(
-    value: &[u8],
-    out: &mut Vec<u8>,
-    write: &mut dyn FnMut(Kind, u8, usize, &[u8]) -> Result<PagePointer>,
-) -> Result<()> {
+pub(super) fn write(value: &[u8], out: &mut Vec<u8>, write: &mut WritePage<'_>) -> Result<()> {
     let mut pointers = Vec::with_capacity(data_pages(value.len()));
     for part in value.chunks(PAYLOAD_BYTES) {
         pointers.push(write(Kind::Overflow, 0, part.len(), part)?);

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::limits::TABLES_MAX;
 
-use super::live::DeadPage;
 use super::merge::Merge;
 use super::page::{HEADER_BYTES, Head};
 use super::pointer::{BaseRoot, TableRoot};
@@ -48,10 +47,8 @@ pub(crate) struct Rebuild {
     base: Arc<BaseVersion>,
     /// The tables that differ from `base`; `None` has no record any more.
     changed: BTreeMap<u32, Option<TableRoot>>,
-    /// Kept pages that the history has given up.
-    released: Vec<DeadPage>,
     failed: Option<Error>,
-    turn: Turn,
+    _turn: Turn,
 }
 
 /// The right to be the one rebuild.
@@ -88,18 +85,13 @@ impl PageStore {
             writer: PageWriter::new(self.clone(), base.generation() + 1),
             base: base.clone(),
             changed: BTreeMap::new(),
-            released: Vec::new(),
             failed: None,
-            turn,
+            _turn: turn,
         })
     }
 }
 
 impl Rebuild {
-    pub fn generation(&self) -> u64 {
-        self.writer.generation
-    }
-
     /// How many pages were written so far.
     pub fn written_pages(&self) -> u64 {
         self.writer.written
@@ -139,11 +131,6 @@ impl Rebuild {
             }
             Ok(())
         })
-    }
-
-    /// Gives up pages that earlier rebuilds kept because of `newest_retained`, and that no retained base needs any more.
-    pub fn release_kept(&mut self, pages: &[DeadPage]) {
-        self.released.extend_from_slice(pages);
     }
 
     fn attempt<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
@@ -189,7 +176,6 @@ impl Rebuild {
 
         let mut dead = std::mem::take(&mut self.writer.dead);
         dead.retain(|page| page.birth > newest_retained);
-        dead.append(&mut self.released);
         let mut own_dead = std::mem::take(&mut self.writer.own_dead);
         own_dead.sort_unstable();
         let born: Vec<u64> =

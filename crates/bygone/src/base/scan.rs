@@ -14,12 +14,15 @@ use super::pointer::TableRoot;
 use super::store::PageStore;
 use super::version::copy_leaf;
 
+/// Takes a key and its value, and says whether to go on.
+pub(crate) type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
+
 pub(super) fn for_each(
     store: &PageStore,
     root: &TableRoot,
     lower: Bound<&[u8]>,
     upper: Bound<&[u8]>,
-    visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    visit: &mut Visit<'_>,
 ) -> Result<()> {
     let mut path = Path::default();
     let towards = match lower {

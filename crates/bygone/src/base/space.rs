@@ -71,6 +71,9 @@ pub(super) struct Plan {
     freed: Vec<u64>,
 }
 
+/// Stores a page of this kind, count and payload at a slot.
+type WritePage<'a> = dyn FnMut(u64, Kind, usize, &[u8]) -> Result<PagePointer> + 'a;
+
 fn place(slot: u64) -> (usize, usize, u64) {
     let within = (slot % CHUNK_SLOTS as u64) as usize;
     ((slot / CHUNK_SLOTS as u64) as usize, within / 64, 1 << (within % 64))
@@ -132,7 +135,7 @@ impl SpaceMap {
                 });
             }
         }
-        if (map.chunks.len() * CHUNK_SLOTS) as u64 <= superblock.slots - 1 {
+        if superblock.slots > (map.chunks.len() * CHUNK_SLOTS) as u64 {
             return Err(store.corruption(&index, "the space map does not reach the file's end"));
         }
         Ok(map)
@@ -140,23 +143,24 @@ impl SpaceMap {
 
     fn bits(&mut self, store: &PageStore, chunk: usize) -> Result<&mut ChunkBits> {
         let Chunk { pointer, used, bits, .. } = &mut self.chunks[chunk];
-        if bits.is_none() {
-            let mut loaded = Box::new(ChunkBits { used: [0; CHUNK_WORDS], taken: [0; CHUNK_WORDS] });
-            if let Some(pointer) = pointer {
-                let mut page = [0; PAGE_BYTES];
-                read(store, pointer, Kind::SpaceChunk, &mut page)?;
-                loaded.used = *space_pages::chunk_bits(&page);
-                loaded.taken = loaded.used;
-                if used_count(&loaded.used) != *used {
-                    return Err(
-                        store.corruption(pointer, "a chunk of the space map contradicts its directory")
-                    );
+        let loaded = match bits.take() {
+            Some(loaded) => loaded,
+            None => {
+                let mut loaded = ChunkBits { used: [0; CHUNK_WORDS], taken: [0; CHUNK_WORDS] };
+                if let Some(pointer) = pointer {
+                    let mut page = [0; PAGE_BYTES];
+                    read(store, pointer, Kind::SpaceChunk, &mut page)?;
+                    loaded.used = *space_pages::chunk_bits(&page);
+                    loaded.taken = loaded.used;
+                    if used_count(&loaded.used) != *used {
+                        let reason = "a chunk of the space map contradicts its directory";
+                        return Err(store.corruption(pointer, reason));
+                    }
                 }
+                Box::new(loaded)
             }
-            *bits = Some(loaded);
-        }
-        // It was just filled if it was empty.
-        Ok(bits.get_or_insert_with(|| unreachable!()))
+        };
+        Ok(bits.insert(loaded))
     }
 
     /// Takes the lowest free slot: so the file's tail empties, and neighbours are taken one after the other.
@@ -215,7 +219,7 @@ impl SpaceMap {
         born: impl Iterator<Item = u64>,
         died: impl Iterator<Item = u64>,
         taken: &mut Vec<u64>,
-        write: &mut dyn FnMut(u64, Kind, usize, &[u8]) -> Result<PagePointer>,
+        write: &mut WritePage<'_>,
     ) -> Result<Plan> {
         let mut dirty = BTreeMap::new();
         for slot in born {

@@ -354,10 +354,6 @@ impl PageStore {
         self.slots.load(Ordering::Relaxed) * PAGE_BYTES as u64
     }
 
-    pub fn free_bytes(&self) -> u64 {
-        self.space_stats().free_bytes
-    }
-
     pub fn space_stats(&self) -> SpaceStats {
         self.collect();
         let file_bytes = self.file_bytes();

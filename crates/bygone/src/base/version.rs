@@ -15,7 +15,7 @@ use super::inner::Inner;
 use super::leaf::{Leaf, Stored};
 use super::page::{self, Kind};
 use super::pointer::{BaseRoot, PagePointer, TableRoot};
-use super::scan;
+use super::scan::{self, Visit};
 use super::store::PageStore;
 
 #[derive(Debug)]
@@ -128,7 +128,7 @@ impl BaseVersion {
         table: u32,
         lower: Bound<&[u8]>,
         upper: Bound<&[u8]>,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        visit: &mut Visit<'_>,
     ) -> Result<()> {
         match self.table(table) {
             Some(root) => scan::for_each(&self.store, root, lower, upper, visit),

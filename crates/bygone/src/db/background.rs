@@ -1,6 +1,6 @@
 //! The threads that work behind the writers' backs.
 //!
-//! Owns: the threads `bygone-flush` (flush, standby memtable, standby log segment) and `bygone-merge`. Promises: an error or a panic in one of them poisons the
+//! Owns: the threads `bygone-flush`, `bygone-merge`, and `bygone-standby` (the next memtable and the next log segment). Promises: an error or a panic in one of them poisons the
 //! database with its cause; nobody waits for ever. May call: the engine.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::engine::{Engine, Woken};
+use super::engine::Engine;
 use crate::error::{Error, Result};
+use crate::signal::Woken;
 
 /// How often an idle thread looks round.
 const TICK: Duration = Duration::from_secs(1);
@@ -28,6 +29,7 @@ impl Background {
         let mut background = Background { engine: engine.clone(), threads: Vec::new() };
         background.spawn("bygone-flush", flush_loop)?;
         background.spawn("bygone-merge", merge_loop)?;
+        background.spawn("bygone-standby", standby_loop)?;
         Ok(background)
     }
 
@@ -53,6 +55,7 @@ impl Drop for Background {
     fn drop(&mut self) {
         self.engine.backlog.close();
         self.engine.merge_signal.close();
+        self.engine.standby_signal.close();
         for thread in self.threads.drain(..) {
             // A panic in it was caught and is the database's poison already.
             let _ = thread.join();
@@ -61,17 +64,26 @@ impl Drop for Background {
 }
 
 fn flush_loop(engine: &Engine) -> Result<()> {
-    let writer = engine.writer()?;
     loop {
-        // First what writers may be waiting for next, then the flush, which they wait for only when several are due.
-        engine.backlog.prepare_standby();
-        writer.wal.prepare_standby()?;
         let (frozen, closing) = engine.backlog.wait_for_work(TICK);
         if closing || engine.health.is_poisoned() {
             return Ok(());
         }
         if frozen.is_some() {
             engine.flush_one()?;
+        }
+    }
+}
+
+/// A thread of its own: a flush takes longer than a log segment lasts.
+fn standby_loop(engine: &Engine) -> Result<()> {
+    let writer = engine.writer()?;
+    loop {
+        // A full disk is for the commit to tell that needs the segment; later there may be room again.
+        let _ = writer.wal.prepare_standby();
+        engine.backlog.prepare_standby();
+        if engine.standby_signal.wait(TICK) == Woken::Closing || engine.health.is_poisoned() {
+            return Ok(());
         }
     }
 }
@@ -91,6 +103,8 @@ fn merge_loop(engine: &Engine) -> Result<()> {
         let idle = last_change.elapsed() >= IDLE_MERGE;
         if engine.merge_is_due() || idle {
             engine.merge_all()?;
+        } else {
+            engine.consolidate()?;
         }
     }
 }

@@ -4,8 +4,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::manifest::Manifest;
 use super::options::Options;
@@ -15,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::health::Health;
 use crate::history::past::Past;
 use crate::io::Disk;
+use crate::signal::Signal;
 use crate::snapshot::present::Present;
 use crate::txn::backlog::Backlog;
 use crate::txn::commit::Committer;
@@ -35,11 +35,13 @@ pub(crate) struct Engine {
     pub manifest: Mutex<Manifest>,
     /// The id that the next table gets. Changed under the lock of the directory of tables.
     pub next_table_id: AtomicU32,
-    /// Held by who flushes, and by who merges. Lock order: `flushing` or `merging` before `manifest`; never both.
+    /// Held by who flushes, and by who merges. Lock order: `flushing` or `merging`, never both; the store's publish lock; `manifest`; the backlog's.
     pub flushing: Mutex<()>,
     pub merging: Mutex<()>,
     pub merge_signal: Signal,
+    pub standby_signal: Arc<Signal>,
     pub counters: Counters,
+    pub recovered_commits: u64,
 }
 
 /// What only a database has that is open for writing.
@@ -55,6 +57,7 @@ pub(crate) struct Counters {
     pub merged_bytes: AtomicU64,
     pub history_bytes: AtomicU64,
     pub flushes: AtomicU64,
+    pub consolidations: AtomicU64,
     pub merges: AtomicU64,
 }
 
@@ -86,6 +89,8 @@ impl Engine {
             while engine.flush_one()? {}
             if engine.merge_is_due() {
                 engine.merge_all()?;
+            } else {
+                engine.consolidate()?;
             }
             Ok(())
         })
@@ -113,62 +118,15 @@ impl Engine {
         }
     }
 
-    pub fn take_run_id(&self) -> u64 {
-        // Given away in memory only: an id whose superblock was never written is used again after a crash, over the file that it left.
-        let mut manifest = lock(&self.manifest);
-        let id = manifest.next_run_id;
-        manifest.next_run_id += 1;
-        id
+    /// Tells writers how many runs wait. Counted and told under one lock: of a flush and a merge that end together, the later tells last.
+    pub fn tell_runs(&self) {
+        let manifest = lock(&self.manifest);
+        self.backlog.set_runs(manifest.runs.len());
     }
 }
 
 pub(crate) fn runs_dir(path: &std::path::Path) -> PathBuf {
     path.join("runs")
-}
-
-/// A flag that one thread waits for.
-#[derive(Default)]
-pub(crate) struct Signal {
-    state: Mutex<SignalState>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct SignalState {
-    raised: bool,
-    closing: bool,
-}
-
-/// What ended a wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Woken {
-    Raised,
-    TimedOut,
-    Closing,
-}
-
-impl Signal {
-    pub fn raise(&self) {
-        lock(&self.state).raised = true;
-        self.changed.notify_all();
-    }
-
-    pub fn close(&self) {
-        lock(&self.state).closing = true;
-        self.changed.notify_all();
-    }
-
-    pub fn wait(&self, timeout: Duration) -> Woken {
-        let mut state = lock(&self.state);
-        if !state.raised && !state.closing {
-            state = self.changed.wait_timeout(state, timeout).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        match (state.closing, std::mem::take(&mut state.raised)) {
-            (true, _) => Woken::Closing,
-            (false, true) => Woken::Raised,
-            (false, false) => Woken::TimedOut,
-        }
-    }
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -10,17 +10,26 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::engine::{Counters, Engine, lock};
+use super::keep::keep_needed;
 use crate::error::{Error, Result};
-use crate::history::visibility::Visibility;
-use crate::layer::Versions;
+use crate::limits::RUNS_MAX;
 use crate::run::{Run, RunMeta, RunWriter, file_name};
 use crate::txn::backlog::Frozen;
 
 impl Engine {
     /// Flushes the oldest frozen memtable; `false` if there is none.
     pub fn flush_one(&self) -> Result<bool> {
-        let _flushing = lock(&self.flushing);
-        let Some(frozen) = self.backlog.oldest() else { return Ok(false) };
+        let (_flushing, frozen) = loop {
+            let flushing = lock(&self.flushing);
+            let Some(frozen) = self.backlog.oldest() else { return Ok(false) };
+            if lock(&self.manifest).runs.len() < RUNS_MAX {
+                break (flushing, frozen);
+            }
+            // A superblock has no room for one more. Writers are stopped before, but a long log may be recovered into many memtables, and
+            // anybody may call for flushes as often as he likes.
+            drop(flushing);
+            self.merge_all()?;
+        };
         let writer = self.writer()?;
         // Its last members may still be inserting.
         writer.committer.wait_visible(frozen.last_seq)?;
@@ -37,7 +46,7 @@ impl Engine {
         })?;
         let run = meta.map(|meta| self.open_run(&meta)).transpose()?;
         self.present.publish(|layers| layers.with_flushed(&frozen.memtable, run, frozen.last_seq));
-        self.backlog.set_runs(lock(&self.manifest).runs.len());
+        self.tell_runs();
         self.backlog.pop();
         writer.wal.release_before(frozen.next_segment)?;
         Counters::add(&self.counters.flushes, 1);
@@ -46,8 +55,10 @@ impl Engine {
     }
 
     fn write_run(&self, frozen: &Frozen) -> Result<RunMeta> {
-        let flushed_seq = lock(&self.manifest).flushed_seq;
-        let id = self.take_run_id();
+        let (flushed_seq, id) = {
+            let mut manifest = lock(&self.manifest);
+            (manifest.flushed_seq, manifest.take_run_id())
+        };
         let directory = self.runs_dir();
         let mut run = RunWriter::create(
             &*self.disk,
@@ -56,25 +67,7 @@ impl Engine {
             self.present.context().hash_seed,
         )?;
         let declared = self.writer()?.committer.declared_between(0, frozen.last_seq + 1);
-        let mut declared = Visibility::new(&declared);
-        let mut versions = frozen.memtable.versions();
-        // The key of the last version, to notice the next.
-        let (mut table, mut key) = (None, Vec::new());
-        while versions.advance()? {
-            let (version, seq) = (versions.key(), versions.seq());
-            let newest = table != Some(version.table) || key != version.bytes;
-            if newest {
-                table = Some(version.table);
-                key.clear();
-                key.extend_from_slice(version.bytes);
-                declared.next_key();
-            }
-            // The newest version is for the present and all that comes; older ones only for who declared that he will come back.
-            if declared.sees(seq) || newest {
-                versions.load()?;
-                run.add(versions.key(), seq, versions.loaded()?)?;
-            }
-        }
+        keep_needed(&mut frozen.memtable.versions(), &declared, &mut run)?;
         let meta = run.finish(Some(flushed_seq + 1..=frozen.last_seq))?;
         self.disk.sync_dir(&directory).map_err(|e| Error::io(&directory, "sync", e))?;
         Counters::add(&self.counters.flushed_bytes, meta.bytes);

@@ -2,6 +2,7 @@
 //!
 //! Owns: the manifest's bytes. Promises: one superblock write changes runs, log floor and counters together with the root. May call: `codec`, run.
 
+use crate::base::MANIFEST_BYTES_MAX;
 use crate::codec::Reader;
 use crate::history::plan::Chain;
 use crate::limits::RUNS_MAX;
@@ -27,6 +28,8 @@ pub(crate) struct Manifest {
     pub chain: Chain,
     /// What the last merge rewrote: the price of keeping a base.
     pub last_merge_bytes: u64,
+    /// And the bytes of the runs that it merged.
+    pub last_merged_run_bytes: u64,
     pub history_runs: u64,
     pub history_bytes: u64,
     /// Bytes of the pages that were superseded while a key frame held them.
@@ -37,6 +40,13 @@ pub(crate) struct Manifest {
 }
 
 impl Manifest {
+    /// Given away in memory only: an id whose superblock was never written is used again after a crash, when the file that it left is gone.
+    pub fn take_run_id(&mut self) -> u64 {
+        let id = self.next_run_id;
+        self.next_run_id += 1;
+        id
+    }
+
     pub fn encode(&self) -> Vec<u8> {
         let mut out = MANIFEST_VERSION.to_le_bytes().to_vec();
         for number in [
@@ -49,6 +59,7 @@ impl Manifest {
             self.last_time_micros,
             self.unfinished_history_run,
             self.last_merge_bytes,
+            self.last_merged_run_bytes,
             self.history_runs,
             self.history_bytes,
             self.retained_bytes,
@@ -61,6 +72,7 @@ impl Manifest {
         for run in &self.runs {
             run.encode(&mut out);
         }
+        assert!(out.len() <= MANIFEST_BYTES_MAX, "RUNS_MAX keeps a manifest within a superblock");
         out
     }
 
@@ -79,6 +91,7 @@ impl Manifest {
             last_time_micros: reader.u64()?,
             unfinished_history_run: reader.u64()?,
             last_merge_bytes: reader.u64()?,
+            last_merged_run_bytes: reader.u64()?,
             history_runs: reader.u64()?,
             history_bytes: reader.u64()?,
             retained_bytes: reader.u64()?,
@@ -124,6 +137,6 @@ mod tests {
     fn a_full_manifest_fits_a_superblock() {
         let run = RunMeta { id: 3, min_seq: 1, max_seq: 9, records: 4, bytes: 5, footer_checksum: 6 };
         let manifest = Manifest { runs: vec![run; RUNS_MAX], ..Default::default() };
-        assert!(manifest.encode().len() <= crate::base::MANIFEST_BYTES_MAX);
+        assert!(manifest.encode().len() <= MANIFEST_BYTES_MAX);
     }
 }

@@ -3,8 +3,10 @@
 //! Owns: [`Db`], and the wiring of all other modules: opening, flushing, merging, background threads. Promises: the public API. May call: everything.
 
 mod background;
+mod consolidate;
 mod engine;
 mod flush;
+mod keep;
 mod manifest;
 mod merge;
 mod open;
@@ -267,9 +269,9 @@ impl Db {
     /// `ReadOnly`, `Io`, `Poisoned`.
     pub fn flush(&self) -> Result<()> {
         let engine = self.engine();
-        engine.writer()?.committer.freeze()?;
+        let last_seq = engine.writer()?.committer.freeze()?;
         if self.open.background.is_some() {
-            return engine.backlog.wait_until_flushed();
+            return engine.backlog.wait_until_flushed(last_seq);
         }
         engine.guarded(|engine| {
             while engine.flush_one()? {}

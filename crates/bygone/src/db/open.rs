@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::engine::{Counters, Engine, Signal, Writer, runs_dir};
+use super::engine::{Counters, Engine, Writer, runs_dir};
 use super::manifest::Manifest;
 use super::options::Options;
 use crate::base::PageStore;
@@ -22,6 +22,7 @@ use crate::io::{Disk, LockOutcome};
 use crate::layer::HashedKey;
 use crate::memtable::Memtable;
 use crate::run::{self, Run, RunMeta, file_name};
+use crate::signal::Signal;
 use crate::snapshot::present::Present;
 use crate::snapshot::rows::{self, FIRST_TABLE, SnapshotRow};
 use crate::snapshot::{Context, Layers, Table, TableDirectory};
@@ -42,8 +43,8 @@ static NEXT_DATABASE: AtomicU64 = AtomicU64::new(1);
 
 impl Engine {
     pub fn open(disk: Arc<dyn Disk>, path: &Path, options: Options) -> Result<Arc<Engine>> {
-        let exists = exists(&*disk, &path.join(BASE_FILE))?;
-        if !exists && (options.read_only || !options.create) {
+        let base_path = path.join(BASE_FILE);
+        if (options.read_only || !options.create) && !exists(&*disk, &base_path)? {
             return Err(Error::NotFound { path: path.to_owned() });
         }
         let history_dir = options.history_dir.clone().unwrap_or_else(|| path.join("history"));
@@ -54,7 +55,8 @@ impl Engine {
         }
         let lock = take_lock(&*disk, &path.join(LOCK_FILE), !options.read_only)?;
         let cache = Cache::new(options.cache_bytes);
-        if !exists {
+        // Looked for under the lock: another process may have made the database since.
+        if !exists(&*disk, &base_path)? {
             create(&disk, path, &history_dir, &cache, &options)?;
         }
         if !options.read_only {
@@ -165,7 +167,7 @@ fn create(
         ..Manifest::default()
     };
     PageStore::create(disk, &new_path, cache, database_id, &manifest.encode())?;
-    // The directories may be those of an attempt that was cut off before it made their names durable.
+    // Again, for directories that a crash while they were made left behind.
     sync_parent(&**disk, path)?;
     sync_parent(&**disk, history_dir)?;
     disk.rename(&new_path, &base_path).map_err(|e| Error::io(&new_path, "rename", e))
@@ -238,6 +240,8 @@ fn recover(
     for frozen in replay.frozen {
         backlog.push(frozen);
     }
+    let recovered_commits = recovered.commits;
+    let standby_signal = Arc::new(Signal::default());
     let writer = if options.read_only {
         None
     } else {
@@ -251,7 +255,14 @@ fn recover(
             active: replay.active,
             declared: unmerged_snapshots(&present)?,
         };
-        let committer = Committer::new(health.clone(), present.clone(), backlog.clone(), wal.clone(), start);
+        let committer = Committer::new(
+            health.clone(),
+            present.clone(),
+            backlog.clone(),
+            wal.clone(),
+            standby_signal.clone(),
+            start,
+        );
         Some(Writer { wal, committer: Arc::new(committer) })
     };
     let past = Past::new(disk.clone(), history_dir, store.clone(), cache.clone());
@@ -271,7 +282,9 @@ fn recover(
         flushing: Mutex::default(),
         merging: Mutex::default(),
         merge_signal: Signal::default(),
+        standby_signal,
         counters: Counters::default(),
+        recovered_commits,
     }))
 }
 
@@ -324,11 +337,12 @@ impl Replay {
             commit.writes.iter().map(|(key, value)| (HashedKey::new(key.table, key.bytes, seed), *value));
         self.active.insert_batch(seq, records);
         insert_system_records(&self.active, &commit.marks, commit.place, seed);
-        if let Some(TableChange::Create { id, .. }) = commit.marks.table_change {
-            self.next_table_id = self.next_table_id.max(id.saturating_add(1));
-        }
         self.last_seq = seq;
         self.last_time_micros = commit.place.time_micros;
+        if let Some(TableChange::Create { id, .. }) = commit.marks.table_change {
+            // Also of a table that was dropped again: its records are still in the log, and must not become another table's.
+            self.next_table_id = self.next_table_id.max(id.saturating_add(1));
+        }
         if commit.place.snapshot_id != 0 {
             self.next_snapshot_id = commit.place.snapshot_id + 1;
         }

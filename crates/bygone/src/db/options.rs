@@ -7,6 +7,7 @@ use super::Db;
 use crate::error::{Error, Result};
 use crate::io::{Disk, RealDisk};
 use crate::txn::Durability;
+use crate::wal::SEGMENT_BYTES;
 
 /// A builder for [`Db`]. Every size is in bytes.
 #[derive(Clone, Debug)]
@@ -29,7 +30,7 @@ impl Default for Options {
             durability: Durability::Sync,
             memtable_bytes: 64 << 20,
             cache_bytes: 256 << 20,
-            log_segment_bytes: 16 << 20,
+            log_segment_bytes: SEGMENT_BYTES,
             history_dir: None,
             background: true,
         }
@@ -72,7 +73,7 @@ impl Options {
         self
     }
 
-    /// The size of one preallocated segment of the write-ahead log, at least 64 KiB. Default: 16 MiB.
+    /// The size that the preallocated segments of the write-ahead log grow to, at least 64 KiB. Default: 16 MiB.
     pub fn log_segment_bytes(mut self, bytes: u64) -> Self {
         self.log_segment_bytes = bytes;
         self

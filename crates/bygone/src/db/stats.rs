@@ -23,6 +23,8 @@ pub struct Stats {
     /// Runs that wait for a merge.
     pub runs: u64,
     pub run_bytes: u64,
+    /// Memory of their indexes and filters.
+    pub run_memory_bytes: u64,
     /// The length of the base's file.
     pub base_bytes: u64,
     /// Of it, what may be used again.
@@ -43,7 +45,11 @@ pub struct Stats {
     pub application_bytes: u64,
     /// Bytes written to files: log, runs, base and history together.
     pub written_bytes: u64,
+    /// Commits that opening found in the log.
+    pub recovered_commits: u64,
     pub flushes: u64,
+    /// How often several runs became one.
+    pub consolidations: u64,
     pub merges: u64,
 }
 
@@ -74,7 +80,6 @@ impl Db {
         let layers = now.layers();
         let manifest = lock(&engine.manifest).clone();
         let space = engine.store.space_stats();
-        let current: u64 = layers.base.tables().iter().map(|(_, root)| root.bytes_on_disk()).sum();
         let counters = &engine.counters;
         let (mut wal_bytes, mut logged) = (0, 0);
         if let Some(writer) = &engine.writer {
@@ -88,9 +93,10 @@ impl Db {
             frozen_memtables: layers.memtables.len() as u64 - 1,
             runs: manifest.runs.len() as u64,
             run_bytes: manifest.runs.iter().map(|run| run.bytes).sum(),
+            run_memory_bytes: layers.runs.iter().map(|run| run.memory_bytes() as u64).sum(),
             base_bytes: space.file_bytes,
             base_free_bytes: space.free_bytes,
-            base_history_bytes: space.used_bytes.saturating_sub(current),
+            base_history_bytes: space.used_bytes.saturating_sub(engine.base_bytes()),
             history_runs: manifest.history_runs,
             history_bytes: manifest.history_bytes,
             retained_bases: manifest.retained_bases,
@@ -106,7 +112,9 @@ impl Db {
                 + count(&counters.flushed_bytes)
                 + count(&counters.merged_bytes)
                 + count(&counters.history_bytes),
+            recovered_commits: engine.recovered_commits,
             flushes: count(&counters.flushes),
+            consolidations: count(&counters.consolidations),
             merges: count(&counters.merges),
         })
     }

@@ -53,8 +53,6 @@ pub(crate) struct RunMeta {
 }
 
 impl RunMeta {
-    pub const ENCODED_BYTES: usize = 44;
-
     pub fn encode(&self, out: &mut Vec<u8>) {
         for number in [self.id, self.min_seq, self.max_seq, self.records, self.bytes] {
             out.extend_from_slice(&number.to_le_bytes());
@@ -275,7 +273,7 @@ mod tests {
         let meta = footer().1;
         let mut out = Vec::new();
         meta.encode(&mut out);
-        assert_eq!(out.len(), RunMeta::ENCODED_BYTES);
+        assert_eq!(out.len(), 44);
         assert_eq!(RunMeta::decode(&mut Reader::new(&out)), Some(meta));
         assert_eq!(RunMeta::decode(&mut Reader::new(&out[1..])), None);
     }

@@ -200,11 +200,6 @@ impl RunWriter {
         Ok(())
     }
 
-    /// How long the file would be if it ended now, without its index and filter, in bytes. For cutting runs at a size.
-    pub fn bytes_so_far(&self) -> u64 {
-        self.written + self.buffer.len() as u64
-    }
-
     /// Writes what is left, index, filter and footer, and syncs the file; syncing its directory is the caller's.
     ///
     /// A run may cover more sequence numbers than its records have; without a range it covers theirs (`0..=0` if there are none).

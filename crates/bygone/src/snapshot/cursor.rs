@@ -48,8 +48,14 @@ impl MergeCursor {
             Bound::Unbounded => self.seek_before(None),
             Bound::Excluded(key) => self.seek_before(Some(key)),
             Bound::Included(key) => {
-                self.seek(key)?;
-                if self.key() == Some(key) { Ok(()) } else { self.seek_before(Some(key)) }
+                // The key right behind `key` is `key` and a zero byte.
+                let mut successor = std::mem::take(&mut self.key);
+                successor.clear();
+                successor.extend_from_slice(key);
+                successor.push(0);
+                let found = self.seek_before(Some(&successor));
+                self.key = successor;
+                found
             }
         }
     }
@@ -77,6 +83,7 @@ impl MergeCursor {
         let Some(current) = self.current else { return Ok(()) };
         if let [source] = &mut self.sources[..] {
             source.next()?;
+            self.direction = Direction::Forward;
             self.current = source.key().map(|_| 0);
             return Ok(());
         }
@@ -101,6 +108,7 @@ impl MergeCursor {
         let Some(current) = self.current else { return Ok(()) };
         if let [source] = &mut self.sources[..] {
             source.prev()?;
+            self.direction = Direction::Backward;
             self.current = source.key().map(|_| 0);
             return Ok(());
         }
@@ -133,7 +141,7 @@ impl MergeCursor {
         Ok(source.key().zip(source.loaded()?))
     }
 
-    /// Moves on past deletions.
+    /// Moves on past deletions, in the direction of the last move.
     pub fn skip_deleted(&mut self) -> Result<()> {
         while self.current.is_some_and(|current| self.sources[current].is_deletion()) {
             match self.direction {

@@ -114,7 +114,7 @@ impl Present {
             Err(_) => self.registry.pin(None, fill),
         };
         // An idle slot should not keep the past.
-        slot.forget_when_idle();
+        slot.expire();
         // SAFETY: the pin was just taken for this handle.
         unsafe { Snapshot::from_pinned(slot) }
     }
@@ -124,9 +124,12 @@ impl Present {
         let layers = self.layers.lock().unwrap_or_else(PoisonError::into_inner);
         // Under the lock, layers and version belong together; the number is loaded after they were published, so they are exact for it.
         held.version = self.version.load(Ordering::Relaxed);
-        held.layers = Some(layers.clone());
+        let old = held.layers.replace(layers.clone());
         held.seq = self.visible_seq();
         debug_assert!(held.seq >= layers.exact_from);
+        // The last to let go of old layers closes files: not while others wait for the new ones.
+        drop(layers);
+        drop(old);
     }
 
     pub fn reader_slots(&self) -> usize {

@@ -62,6 +62,14 @@ impl Table {
         Ok((self.0.created_seq..=self.0.known_until).contains(&seq))
     }
 
+    /// Whether the table exists as of the latest commit that has its place.
+    ///
+    /// # Errors
+    /// As [`exists_at`](Table::exists_at); `TableNotFound` also for one whose end is known only as lying behind a view.
+    pub(crate) fn check_exists(&self, database: u64) -> Result<()> {
+        if self.exists_at(database, u64::MAX - 1)? { Ok(()) } else { Err(self.not_found()) }
+    }
+
     /// Whether the name, if it is not found as of `seq`, was there before.
     pub(crate) fn was_there_before(&self, seq: u64) -> bool {
         seq > self.0.known_until
@@ -101,11 +109,6 @@ impl TableDirectory {
     /// Holding this, nobody else creates or drops a table.
     pub fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Table>> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The name of a living table.
-    pub fn name(&self, id: u32) -> Option<String> {
-        self.lock().values().find(|table| table.id() == id).map(|table| table.name().to_owned())
     }
 
     /// The handle for a table that a view found: the present's own if it is the same table.

@@ -16,7 +16,7 @@ use crate::memtable::Memtable;
 const FROZEN_MAX: usize = 4;
 
 /// Runs that may wait for a merge before writers are slowed, and before they are stopped.
-const RUNS_SLOW: usize = 20;
+const RUNS_SLOW: usize = 28;
 const RUNS_STOP: usize = crate::limits::RUNS_MAX - 8;
 
 /// The delay at full pressure, in nanoseconds for each byte committed: about 5 MB/s.
@@ -142,13 +142,14 @@ impl Backlog {
         (queue.frozen.front().cloned(), queue.closing)
     }
 
-    /// Waits until nothing is frozen.
+    /// Waits until everything up to this commit is flushed, none of which is in the active memtable any more.
     ///
     /// # Errors
     /// `Poisoned`.
-    pub fn wait_until_flushed(&self) -> Result<()> {
+    pub fn wait_until_flushed(&self, seq: u64) -> Result<()> {
         let mut queue = self.lock();
-        while !queue.frozen.is_empty() {
+        // Others may freeze faster than the flush comes round, so an empty queue may never be seen.
+        while queue.frozen.front().is_some_and(|oldest| oldest.last_seq <= seq) {
             self.health.check()?;
             queue = self.changed.wait_timeout(queue, RECHECK).unwrap_or_else(PoisonError::into_inner).0;
         }

@@ -26,6 +26,7 @@ use crate::ids::{Seq, SnapshotId};
 use crate::layer::{HashedKey, Key};
 use crate::limits::COMMIT_BYTES_MAX;
 use crate::memtable::Memtable;
+use crate::signal::Signal;
 use crate::snapshot::present::Present;
 use crate::snapshot::rows;
 use crate::snapshot::{Layers, Snapshot, Table};
@@ -75,6 +76,8 @@ pub(crate) struct Committer {
     pub present: Arc<Present>,
     pub backlog: Arc<Backlog>,
     pub wal: Arc<Wal>,
+    /// Raised when a standby, of memtable or log segment, was used up.
+    standby_wanted: Arc<Signal>,
     pub running: Running,
     queue: Mutex<Queue>,
     leader: Mutex<Leader>,
@@ -101,6 +104,8 @@ pub(crate) struct Leader {
     active: Arc<Memtable>,
     conflicts: ConflictTable,
     recent: RecentCommits,
+    /// The log segment that the last group went to.
+    segment: u64,
 }
 
 /// Where the numbers go on after recovery.
@@ -157,6 +162,7 @@ impl Committer {
         present: Arc<Present>,
         backlog: Arc<Backlog>,
         wal: Arc<Wal>,
+        standby_wanted: Arc<Signal>,
         start: Start,
     ) -> Committer {
         Committer {
@@ -164,6 +170,7 @@ impl Committer {
             present,
             backlog,
             wal,
+            standby_wanted,
             running: Running::default(),
             queue: Mutex::default(),
             leader: Mutex::new(Leader {
@@ -173,6 +180,7 @@ impl Committer {
                 active: start.active,
                 conflicts: ConflictTable::new(),
                 recent: RecentCommits::default(),
+                segment: 0,
             }),
             publisher: Mutex::default(),
             published: Condvar::new(),
@@ -332,7 +340,11 @@ impl Committer {
         if leader.active.is_full() {
             self.rotate(leader)?;
         }
-        self.wal.append(leader.next_seq, payloads).map_err(|error| self.log_failed(error))?;
+        let segment = self.wal.append(leader.next_seq, payloads).map_err(|error| self.log_failed(error))?;
+        if segment != leader.segment {
+            leader.segment = segment;
+            self.standby_wanted.raise();
+        }
         if sync {
             self.wal.sync().map_err(|error| self.log_failed(error))?;
         }
@@ -365,8 +377,9 @@ impl Committer {
         Ok(())
     }
 
-    /// Freezes the active memtable if there is anything in it, and waits until all that was committed so far is visible.
-    pub fn freeze(&self) -> Result<()> {
+    /// Freezes the active memtable if there is anything in it, and waits until all that was committed so far is visible. Answers the last of these
+    /// commits.
+    pub fn freeze(&self) -> Result<u64> {
         self.health.check()?;
         let mut leader = lock(&self.leader);
         let last_seq = leader.next_seq - 1;
@@ -374,7 +387,7 @@ impl Committer {
         if !leader.active.is_empty() {
             self.rotate(&mut leader)?;
         }
-        Ok(())
+        Ok(last_seq)
     }
 
     /// Registers a serializable transaction and takes its view. From here on the leader keeps the write sets that it may have to be validated against.
@@ -415,8 +428,9 @@ impl Committer {
         request: &Request,
         earlier: impl Iterator<Item = &'r Request> + Clone,
     ) -> Result<()> {
-        for table in &request.tables {
-            table.exists_at(self.database(), u64::MAX - 1)?;
+        let read_tables = request.reads.iter().flat_map(|reads| &reads.tables);
+        for table in request.tables.iter().chain(read_tables) {
+            table.check_exists(self.database())?;
         }
         if let Some(read) = &request.read {
             let keys = request.writes.iter().zip(&request.hashes);
@@ -456,7 +470,7 @@ impl Committer {
                 return Ok(());
             }
         }
-        Err(self.conflict(request, table, bytes))
+        Err(Self::conflict(request, table, bytes))
     }
 
     fn validate_reads<'r>(
@@ -474,7 +488,7 @@ impl Committer {
         let earlier = earlier.map(|request| &request.writes);
         for writes in leader.recent.since(read.seq().0).chain(earlier) {
             if let Some((table, key)) = reads.range_hit(writes) {
-                return Err(self.conflict(request, table, key));
+                return Err(Self::conflict(request, table, key));
             }
         }
         Ok(())
@@ -500,12 +514,12 @@ impl Committer {
         row.map_or(Ok(()), |id| Err(taken(SnapshotId(id))))
     }
 
-    fn conflict(&self, request: &Request, table: u32, key: &[u8]) -> Error {
-        let name = match request.tables.iter().find(|other| other.id() == table) {
-            Some(table) => table.name().to_owned(),
-            None => self.present.context().tables.name(table).unwrap_or_else(|| format!("#{table}")),
-        };
-        Error::Conflict { table: name, key: key.to_vec() }
+    /// The transaction's own handles know the name: the directory of tables may be locked by who waits for this leader.
+    fn conflict(request: &Request, table: u32, key: &[u8]) -> Error {
+        let read_tables = request.reads.iter().flat_map(|reads| &reads.tables);
+        let known = request.tables.iter().chain(read_tables).find(|other| other.id() == table);
+        let table = known.map_or_else(|| format!("#{table}"), |table| table.name().to_owned());
+        Error::Conflict { table, key: key.to_vec() }
     }
 
     fn database(&self) -> u64 {

@@ -124,6 +124,7 @@ impl Transaction {
         }
         if let Some(serializable) = &self.serializable {
             let mut reads = serializable.reads.lock().unwrap_or_else(PoisonError::into_inner);
+            reads.note_table(table);
             reads.keys.insert((table.id(), key.to_vec()));
         }
         self.view.get_with(table, key, f)
@@ -150,7 +151,9 @@ impl Transaction {
             let read =
                 RangeRead { table: table.id(), lower, upper, front: None, back: None, exhausted: false };
             let read = Arc::new(Mutex::new(read));
-            serializable.reads.lock().unwrap_or_else(PoisonError::into_inner).ranges.push(read.clone());
+            let mut reads = serializable.reads.lock().unwrap_or_else(PoisonError::into_inner);
+            reads.note_table(table);
+            reads.ranges.push(read.clone());
             read
         });
         Ok(TransactionRange::new(rows, read))

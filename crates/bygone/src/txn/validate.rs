@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::write_set::WriteSet;
 use crate::error::Result;
 use crate::layer::{HashedKey, Key};
-use crate::snapshot::{Layers, Snapshot};
+use crate::snapshot::{Layers, Snapshot, Table};
 
 /// A power of two; 8 bytes each.
 const ENTRIES: usize = 1 << 16;
@@ -91,12 +91,20 @@ impl RangeRead {
 /// What a serializable transaction has read.
 #[derive(Debug, Default)]
 pub(crate) struct ReadSet {
+    /// The tables of the keys and ranges, each once: a table that was dropped since is a change of all that was read from it.
+    pub tables: Vec<Table>,
     /// By table and key, each once.
     pub keys: std::collections::BTreeSet<(u32, Vec<u8>)>,
     pub ranges: Vec<Arc<Mutex<RangeRead>>>,
 }
 
 impl ReadSet {
+    pub fn note_table(&mut self, table: &Table) {
+        if !self.tables.iter().any(|known| known.id() == table.id()) {
+            self.tables.push(table.clone());
+        }
+    }
+
     /// The first of these writes that lies in a range that was read.
     pub fn range_hit<'w>(&self, writes: &'w WriteSet) -> Option<(u32, &'w [u8])> {
         if self.ranges.is_empty() {

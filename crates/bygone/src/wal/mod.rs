@@ -34,6 +34,10 @@ pub(crate) use self::segment::segment_path;
 /// The usual length of a segment, in bytes.
 pub(crate) const SEGMENT_BYTES: u64 = 16 << 20;
 
+/// The length of the first segment of a log, in bytes. Each next one is twice as long, up to the usual length: a small database has a
+/// small log.
+const FIRST_SEGMENT_BYTES: u64 = 1 << 20;
+
 /// Records with a body up to this are assembled in one buffer and written with one call; of larger ones the payloads
 /// are written from where they are.
 const ASSEMBLED_BYTES_MAX: u64 = 512 << 10;
@@ -43,10 +47,17 @@ const ASSEMBLED_BYTES_MAX: u64 = 512 << 10;
 pub(crate) struct Settings {
     pub dir: PathBuf,
     pub database_id: u64,
-    /// The length of a new segment, in bytes: at least 8 KiB and a multiple of 4096. Usually [`SEGMENT_BYTES`].
+    /// The length that segments grow to, in bytes: at least 8 KiB and a multiple of 4096. Usually [`SEGMENT_BYTES`].
     pub segment_bytes: u64,
     /// How many released segments are kept to be used again.
     pub spares_max: usize,
+}
+
+impl Settings {
+    /// How long the segment after this one is to be.
+    fn len_after(&self, last: Option<&Segment>) -> u64 {
+        last.map_or(FIRST_SEGMENT_BYTES, |last| last.len.saturating_mul(2)).min(self.segment_bytes)
+    }
 }
 
 /// An open log.
@@ -153,14 +164,15 @@ impl Wal {
             Some((file, segment, offset)) => (file, segment, offset),
             None => {
                 let id = segments.last().map_or(1, |last| last.id + 1);
-                let segment = Segment { id, len: settings.segment_bytes };
+                let segment = Segment { id, len: settings.len_after(segments.last()) };
                 let header = SegmentHeader {
                     database_id: settings.database_id,
                     segment_id: id,
                     superblock_number,
                     len: segment.len,
                 };
-                let file = segment::make(&*disk, &settings.dir, header, keep.pop())?;
+                let spare = if segment.len == settings.segment_bytes { keep.pop() } else { None };
+                let file = segment::make(&*disk, &settings.dir, header, spare)?;
                 segments.push(segment);
                 (file, segment, RECORDS_OFFSET)
             }
@@ -272,7 +284,8 @@ impl Wal {
             return Ok(false);
         }
         // Nobody else changes the active segment or the standby: both need `making` as long as there is no standby.
-        let made = self.make_next(self.settings.segment_bytes)?;
+        let len = self.settings.len_after(lock(&self.files).segments.last());
+        let made = self.make_next(len)?;
         lock(&self.files).standby = Some(made);
         Ok(true)
     }
@@ -366,7 +379,8 @@ impl Wal {
                 return Ok(());
             }
         }
-        let len = needed_bytes.next_multiple_of(RECORDS_OFFSET).max(self.settings.segment_bytes);
+        let len = self.settings.len_after(Some(&writer.active.segment));
+        let len = needed_bytes.next_multiple_of(RECORDS_OFFSET).max(len);
         let (segment, file) = self.make_next(len)?;
         self.activate(writer, segment, file);
         Ok(())

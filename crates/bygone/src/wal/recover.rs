@@ -85,11 +85,6 @@ impl Recovered {
             spares: Vec::new(),
         }
     }
-
-    /// The oldest and the newest segment that are left.
-    pub fn segment_ids(&self) -> Option<(u64, u64)> {
-        Some((self.segments.first()?.id, self.segments.last()?.id))
-    }
 }
 
 /// Reads the log from the floor on and gives every commit that the database does not have yet to `apply`, in order: its number, its

@@ -129,6 +129,9 @@ fn speed() {
     let cache = Cache::new(3 << 30);
     let (store, base) = PageStore::create(&dyn_disk, Path::new(PATH), &cache, 7, b"").unwrap();
     let records = 5_000_000u64;
+    let file = disk.file(PATH);
+    file.logging.store(false, Ordering::Relaxed);
+    file.bytes.lock().unwrap().reserve(2 << 30);
     let timed = |what: &str, count: u64, work: &mut dyn FnMut()| {
         let start = Instant::now();
         work();
@@ -142,7 +145,6 @@ fn speed() {
             rebuild.apply(1, &mut Generated::new(records, step), usize::MAX).unwrap();
             base = Some(rebuild.finish(1, 0, || (b"").to_vec()).unwrap());
         });
-        disk.file(PATH).log.lock().unwrap().clear();
         base.clone().unwrap()
     };
     let base = rebuild("load", 1);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::{Error, ErrorKind, Result};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::io::{Disk, DiskFile, LockOutcome, OpenMode};
@@ -24,6 +24,7 @@ pub struct MemoryDisk {
 pub struct MemoryFile {
     pub bytes: Mutex<Vec<u8>>,
     pub log: Mutex<Vec<Operation>>,
+    pub logging: AtomicBool,
     /// How many more writes and syncs succeed; negative: all.
     pub successes: AtomicI64,
     pub reads: AtomicI64,
@@ -47,6 +48,7 @@ impl MemoryFile {
         Arc::new(MemoryFile {
             bytes: Mutex::new(bytes),
             log: Mutex::default(),
+            logging: AtomicBool::new(true),
             successes: AtomicI64::new(-1),
             reads: AtomicI64::new(0),
         })
@@ -64,15 +66,17 @@ impl MemoryFile {
     }
 }
 
+fn write(bytes: &mut Vec<u8>, offset: u64, written: &[u8]) {
+    let end = offset as usize + written.len();
+    if bytes.len() < end {
+        bytes.resize(end, 0);
+    }
+    bytes[offset as usize..end].copy_from_slice(written);
+}
+
 pub fn apply(bytes: &mut Vec<u8>, operation: &Operation) {
     match operation {
-        Operation::Write { offset, bytes: written } => {
-            let end = *offset as usize + written.len();
-            if bytes.len() < end {
-                bytes.resize(end, 0);
-            }
-            bytes[*offset as usize..end].copy_from_slice(written);
-        }
+        Operation::Write { offset, bytes: written } => write(bytes, *offset, written),
         Operation::SetLen(len) => bytes.resize(*len as usize, 0),
         Operation::Sync => {}
     }
@@ -130,9 +134,10 @@ impl DiskFile for MemoryFile {
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         self.allow()?;
-        let operation = Operation::Write { offset, bytes: bytes.to_vec() };
-        apply(&mut self.bytes.lock().unwrap(), &operation);
-        self.log.lock().unwrap().push(operation);
+        write(&mut self.bytes.lock().unwrap(), offset, bytes);
+        if self.logging.load(Ordering::Relaxed) {
+            self.log.lock().unwrap().push(Operation::Write { offset, bytes: bytes.to_vec() });
+        }
         Ok(())
     }
 

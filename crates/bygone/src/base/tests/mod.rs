@@ -14,6 +14,10 @@ use std::ops::{Bound, ControlFlow};
 use std::path::Path;
 use std::sync::Arc;
 
+use super::cursor::BaseCursor;
+use super::pointer::PagePointer;
+use super::verify::Verified;
+use super::version::BaseVersion;
 use super::*;
 use crate::cache::Cache;
 use crate::error::Result;

@@ -142,22 +142,6 @@ fn a_generation_that_was_not_kept_cannot_be_retained_or_opened() {
 }
 
 #[test]
-fn kept_pages_can_be_released() {
-    let mut fixture = Fixture::new();
-    overwrite(&mut fixture, 0, usize::MAX, 0);
-    fixture.update(2, [(key(1), Some(value(1, 30_000))), (key(2), Some(value(2, 30_000)))], 0);
-    let retained = fixture.base.clone();
-    overwrite(&mut fixture, 1, usize::MAX, retained.generation());
-    fixture.update(2, [(key(1), None)], retained.generation());
-    let kept = fixture.store.pages_only_in(&retained, &fixture.base).unwrap();
-    drop(retained);
-    let mut rebuild = fixture.store.rebuild(&fixture.base).unwrap();
-    rebuild.release_kept(&kept);
-    fixture.base = rebuild.finish(3, 0, || (b"").to_vec()).unwrap();
-    fixture.verify_without_leaks();
-}
-
-#[test]
 fn a_dropped_rebuild_gives_everything_back() {
     let mut fixture = Fixture::new();
     overwrite(&mut fixture, 0, usize::MAX, 0);

@@ -1,6 +1,7 @@
 //! One promise a test.
 
-use super::super::{MergedVersions, RunSummary};
+use super::super::MergedVersions;
+use super::super::verify::RunSummary;
 use super::*;
 use crate::error::Error;
 use crate::limits::KEY_BYTES_MAX;

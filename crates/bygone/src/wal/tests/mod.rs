@@ -1,3 +1,4 @@
+mod beside;
 mod crash;
 mod measure;
 
@@ -349,7 +350,7 @@ fn segments_behind_a_torn_record_are_removed_though_an_empty_one_is_used_up() {
     disk.flip(&segment_file(1), RECORDS_OFFSET + 64, 1).unwrap();
     let (recovered, found) = read(&disk, FRESH, false).unwrap();
     assert_eq!(found, commits(1..2));
-    assert_eq!(recovered.segment_ids(), Some((1, 2)));
+    assert_eq!(recovered.segments.iter().map(|segment| segment.id).collect::<Vec<_>>(), [1, 2]);
     assert!(disk.read_file(&segment_file(3)).is_err());
     let wal = Wal::open(Arc::new(disk.clone()), settings(), recovered, 0).unwrap();
     assert_eq!(append(&wal, 2..3).unwrap(), 2);
@@ -540,36 +541,4 @@ fn random_bytes_never_panic() {
             assert_eq!(found, commits(1..recovered.next_seq), "round {round}");
         }
     }
-}
-
-#[test]
-fn background_work_goes_on_beside_appending() {
-    let disk = new_disk();
-    let wal = create(&disk);
-    let done = AtomicU64::new(0);
-    std::thread::scope(|scope| {
-        let (wal, done) = (&wal, &done);
-        scope.spawn(move || {
-            for seq in 1..3000 {
-                append(wal, seq..seq + 1).unwrap();
-                if seq % 50 == 0 {
-                    wal.roll().unwrap();
-                }
-                done.store(seq, Ordering::Release);
-            }
-        });
-        scope.spawn(move || {
-            while done.load(Ordering::Acquire) < 2999 {
-                wal.prepare_standby().unwrap();
-                wal.sync().unwrap();
-                wal.release_before(wal.active_segment().saturating_sub(3)).unwrap();
-                wal.bytes();
-            }
-        });
-    });
-    wal.close().unwrap();
-    assert_eq!(wal.bytes(), disk.bytes());
-    let first = lock(&wal.files).segments[0].id;
-    let expectation = Expectation { floor_segment: first, next_seq: 2900, ..FRESH };
-    assert_eq!(read(&disk.crash_image(0), expectation, false).unwrap().1, commits(2900..3000));
 }
