@@ -286,7 +286,8 @@ fn a_blind_write_conflicts_with_nothing() {
 fn keys_that_share_an_entry_of_the_conflict_table_do_not_conflict() {
     const KEYS: u32 = 400_000;
     let directory = tempfile::tempdir().unwrap();
-    let db = Options::new().durability(Durability::Buffered).background(false).open(directory.path()).unwrap();
+    let db =
+        Options::new().durability(Durability::Buffered).background(false).open(directory.path()).unwrap();
     let table = db.table("t").unwrap();
     let own = |key: u32| [b"own".as_slice(), &key.to_be_bytes()].concat();
     for place in ["memtable", "run", "base"] {
@@ -326,11 +327,16 @@ fn a_conflict_is_noticed_also_when_the_other_write_is_flushed_or_merged_by_now()
         let options = Options::new().durability(Durability::Buffered).background(background);
         let db = options.open(directory.path()).unwrap();
         let table = db.table("t").unwrap();
-        let moves: [fn(&Db); 4] = [|_| {}, |db| db.flush().unwrap(), |db| db.merge().unwrap(), |db| {
-            db.merge().unwrap();
-            db.snapshot_now(None).unwrap();
-            db.merge().unwrap();
-        }];
+        let moves: [fn(&Db); 4] = [
+            |_| {},
+            |db| db.flush().unwrap(),
+            |db| db.merge().unwrap(),
+            |db| {
+                db.merge().unwrap();
+                db.snapshot_now(None).unwrap();
+                db.merge().unwrap();
+            },
+        ];
         for (round, make_room) in moves.into_iter().enumerate() {
             for (other, deletes) in [("written", false), ("gone", true)] {
                 db.put(&table, "gone", "x").unwrap();
@@ -428,7 +434,8 @@ fn commits_become_visible_whole() {
         let (db, table, done, looks) = (&db, &table, &done, &looks);
         let transfer = |random: &mut u64, round: u32| {
             let mut pick = || {
-                *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                *random =
+                    random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 ((*random >> 33) as u32 % ACCOUNTS).to_be_bytes()
             };
             let (from, to, amount) = (pick(), pick(), i64::from(round % 90));
@@ -441,7 +448,11 @@ fn commits_become_visible_whole() {
                 let given = number(&tx.get(table, to)?.unwrap()) + amount;
                 tx.put(table, from, taken.to_le_bytes())?;
                 tx.put(table, to, given.to_le_bytes())?;
-                if round % 20 == 0 { tx.commit_with_snapshot(None).map(|_| ()) } else { tx.commit().map(|_| ()) }
+                if round.is_multiple_of(20) {
+                    tx.commit_with_snapshot(None).map(|_| ())
+                } else {
+                    tx.commit().map(|_| ())
+                }
             });
         };
         let movers: Vec<_> = (1..=2u64)

@@ -132,7 +132,10 @@ fn a_value_comes_back(length: usize, options: Options) {
 #[test]
 fn a_value_of_64_megabytes_comes_back() {
     a_value_comes_back(64 << 20, options());
-    a_value_comes_back(64 << 20, options().memtable_bytes(64 << 10).log_segment_bytes(64 << 10).cache_bytes(0));
+    a_value_comes_back(
+        64 << 20,
+        options().memtable_bytes(64 << 10).log_segment_bytes(64 << 10).cache_bytes(0),
+    );
 }
 
 #[test]
@@ -294,7 +297,9 @@ fn an_open_database_is_locked_by_name() {
 fn nothing_is_made_where_nothing_should_be() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("none");
-    for options in [options().create(false), options().read_only(true), options().create(false).read_only(true)] {
+    for options in
+        [options().create(false), options().read_only(true), options().create(false).read_only(true)]
+    {
         assert!(matches!(options.open(&path), Err(Error::NotFound { path: named }) if named == path));
         assert!(!path.exists());
     }

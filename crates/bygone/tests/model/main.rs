@@ -25,7 +25,9 @@ impl Drop for Repeat {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let Repeat { test, seed, step } = self;
-            eprintln!("failed at step {step}; repeat with: BYGONE_SEED={seed} cargo test -p bygone --test model {test}");
+            eprintln!(
+                "failed at step {step}; repeat with: BYGONE_SEED={seed} cargo test -p bygone --test model {test}"
+            );
         }
     }
 }

@@ -134,11 +134,7 @@ impl Model {
     pub fn handle(&self, name: &str) -> Option<Handle> {
         let table = self.now.tables.get(name)?;
         let name = name.to_owned();
-        Some(Handle {
-            name,
-            incarnation: table.incarnation,
-            known_until: u64::MAX,
-        })
+        Some(Handle { name, incarnation: table.incarnation, known_until: u64::MAX })
     }
 
     /// The handle that a snapshot with this state gives out.

@@ -41,7 +41,8 @@ impl Driver {
             }
             5..8 => {
                 let answer = tx.get(&table, &key);
-                let written = pending.writes.get(&handle.incarnation).and_then(|(_, writes)| writes.get(&key));
+                let written =
+                    pending.writes.get(&handle.incarnation).and_then(|(_, writes)| writes.get(&key));
                 let found = answer.as_ref().ok().cloned().flatten();
                 let found = found.as_ref().map(|found| (&key[..], &found[..]));
                 if dropped {
@@ -121,15 +122,13 @@ fn range(
     }
     let mut rest: VecDeque<_> = rows.iter().filter(|(key, _)| contains(&bounds, key)).collect();
     let mut found = answer.unwrap();
-    let mut read = RangeRead { incarnation, bounds: bounds.clone(), front: None, back: None, exhausted: false };
+    let mut read =
+        RangeRead { incarnation, bounds: bounds.clone(), front: None, back: None, exhausted: false };
     let steps = if random.percent(50) { usize::MAX } else { random.below(10) };
     for _ in 0..steps {
         let back = random.percent(30);
-        let (found, expected) = if back {
-            (found.next_back(), rest.pop_back())
-        } else {
-            (found.next(), rest.pop_front())
-        };
+        let (found, expected) =
+            if back { (found.next_back(), rest.pop_back()) } else { (found.next(), rest.pop_front()) };
         let found = found.transpose().unwrap();
         same_record(found.as_ref().map(|(key, value)| (&key[..], &value[..])), expected).unwrap();
         match expected {
