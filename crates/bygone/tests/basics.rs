@@ -120,3 +120,19 @@ fn ranges_go_both_ways_and_borrow() {
     .unwrap();
     assert_eq!(seen, (0..=90).collect::<Vec<_>>());
 }
+
+#[test]
+fn a_table_made_after_reopening_has_nothing_of_one_that_was_dropped_before() {
+    let directory = tempfile::tempdir().unwrap();
+    {
+        let db = open(directory.path());
+        let table = db.table("t").unwrap();
+        db.put(&table, "k", "old").unwrap();
+        db.drop_table("t").unwrap();
+    }
+    let db = open(directory.path());
+    let table = db.table("t").unwrap();
+    assert_eq!(db.get(&table, "k").unwrap(), None);
+    db.merge().unwrap();
+    assert_eq!(db.get(&table, "k").unwrap(), None);
+}

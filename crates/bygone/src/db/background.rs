@@ -103,6 +103,8 @@ fn merge_loop(engine: &Engine) -> Result<()> {
         let idle = last_change.elapsed() >= IDLE_MERGE;
         if engine.merge_is_due() || idle {
             engine.merge_all()?;
+        } else {
+            engine.consolidate()?;
         }
     }
 }

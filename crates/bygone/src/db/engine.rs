@@ -57,6 +57,7 @@ pub(crate) struct Counters {
     pub merged_bytes: AtomicU64,
     pub history_bytes: AtomicU64,
     pub flushes: AtomicU64,
+    pub consolidations: AtomicU64,
     pub merges: AtomicU64,
 }
 
@@ -88,6 +89,8 @@ impl Engine {
             while engine.flush_one()? {}
             if engine.merge_is_due() {
                 engine.merge_all()?;
+            } else {
+                engine.consolidate()?;
             }
             Ok(())
         })

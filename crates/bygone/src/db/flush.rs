@@ -10,9 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::engine::{Counters, Engine, lock};
+use super::keep::keep_needed;
 use crate::error::{Error, Result};
-use crate::history::visibility::Visibility;
-use crate::layer::Versions;
 use crate::limits::RUNS_MAX;
 use crate::run::{Run, RunMeta, RunWriter, file_name};
 use crate::txn::backlog::Frozen;
@@ -68,25 +67,7 @@ impl Engine {
             self.present.context().hash_seed,
         )?;
         let declared = self.writer()?.committer.declared_between(0, frozen.last_seq + 1);
-        let mut declared = Visibility::new(&declared);
-        let mut versions = frozen.memtable.versions();
-        // The key of the last version, to notice the next.
-        let (mut table, mut key) = (None, Vec::new());
-        while versions.advance()? {
-            let (version, seq) = (versions.key(), versions.seq());
-            let newest = table != Some(version.table) || key != version.bytes;
-            if newest {
-                table = Some(version.table);
-                key.clear();
-                key.extend_from_slice(version.bytes);
-                declared.next_key();
-            }
-            // The newest version is for the present and all that comes; older ones only for who declared that he will come back.
-            if declared.sees(seq) || newest {
-                versions.load()?;
-                run.add(versions.key(), seq, versions.loaded()?)?;
-            }
-        }
+        keep_needed(&mut frozen.memtable.versions(), &declared, &mut run)?;
         let meta = run.finish(Some(flushed_seq + 1..=frozen.last_seq))?;
         self.disk.sync_dir(&directory).map_err(|e| Error::io(&directory, "sync", e))?;
         Counters::add(&self.counters.flushed_bytes, meta.bytes);

@@ -28,6 +28,8 @@ pub(crate) struct Manifest {
     pub chain: Chain,
     /// What the last merge rewrote: the price of keeping a base.
     pub last_merge_bytes: u64,
+    /// And the bytes of the runs that it merged.
+    pub last_merged_run_bytes: u64,
     pub history_runs: u64,
     pub history_bytes: u64,
     /// Bytes of the pages that were superseded while a key frame held them.
@@ -57,6 +59,7 @@ impl Manifest {
             self.last_time_micros,
             self.unfinished_history_run,
             self.last_merge_bytes,
+            self.last_merged_run_bytes,
             self.history_runs,
             self.history_bytes,
             self.retained_bytes,
@@ -88,6 +91,7 @@ impl Manifest {
             last_time_micros: reader.u64()?,
             unfinished_history_run: reader.u64()?,
             last_merge_bytes: reader.u64()?,
+            last_merged_run_bytes: reader.u64()?,
             history_runs: reader.u64()?,
             history_bytes: reader.u64()?,
             retained_bytes: reader.u64()?,

@@ -24,8 +24,12 @@ use crate::run::{MergedVersions, Run, RunMeta, RunWriter, file_name};
 use crate::snapshot::Layers;
 use crate::snapshot::rows::{self, FIRST_TABLE, TableRow};
 
-/// Runs that wait before a merge is worth while, whatever their size.
-const RUNS_DUE: usize = 12;
+/// Runs that wait before a merge is worth while, whatever their size, if it is cheap.
+const RUNS_DUE: usize = 8;
+
+/// A merge is cheap while the last one wrote at most this many bytes for each byte of the runs: where writes are near each other, it rewrites few
+/// pages. Else runs are consolidated until there are enough of them.
+const CHEAP_FACTOR: u64 = 4;
 
 /// A merge is due when the runs hold this part of the base's bytes: rewriting the base then costs at most twice as many
 /// bytes again as the runs hold, and space is at most half as much again as the base.
@@ -38,13 +42,23 @@ const STEP_PAGES_MIN: usize = 1024;
 impl Engine {
     /// Whether enough runs wait.
     pub fn merge_is_due(&self) -> bool {
-        let (runs, run_bytes) = {
+        let (runs, run_bytes, cheap) = {
             let manifest = lock(&self.manifest);
-            (manifest.runs.len(), manifest.runs.iter().map(|run| run.bytes).sum::<u64>())
+            let run_bytes: u64 = manifest.runs.iter().map(|run| run.bytes).sum();
+            let cheap = manifest.last_merge_bytes <= manifest.last_merged_run_bytes * CHEAP_FACTOR;
+            (manifest.runs.len(), run_bytes, cheap)
         };
-        let base = &self.present.layers().base;
-        let base_bytes: u64 = base.tables().iter().map(|(_, root)| root.bytes_on_disk()).sum();
-        runs > 0 && (runs >= RUNS_DUE || run_bytes * DUE_PART >= base_bytes)
+        runs > 0 && (run_bytes >= self.due_bytes() || (cheap && runs >= RUNS_DUE))
+    }
+
+    /// How many bytes of runs make a merge worth its while, whatever it rewrites.
+    pub fn due_bytes(&self) -> u64 {
+        self.base_bytes() / DUE_PART
+    }
+
+    /// Bytes of the present base's pages.
+    pub fn base_bytes(&self) -> u64 {
+        self.present.layers().base.tables().iter().map(|(_, root)| root.bytes_on_disk()).sum()
     }
 
     /// Merges all runs into the base; `false` if there are none.
@@ -63,8 +77,7 @@ impl Engine {
         let live = self.live_tables(&layers, to)?;
         let mut updates = self.newest_versions(&runs, &plan)?;
         let step_pages = if plan.needed.is_empty() {
-            let base_pages = layers.base.tables().iter().map(|(_, root)| root.bytes_on_disk()).sum::<u64>()
-                / PAGE_BYTES as u64;
+            let base_pages = self.base_bytes() / PAGE_BYTES as u64;
             STEP_PAGES_MIN.max((base_pages / STEP_PART) as usize)
         } else {
             usize::MAX
@@ -109,6 +122,7 @@ impl Engine {
             manifest.chain = plan.chain_after(chain, history_bytes);
             manifest.unfinished_history_run = 0;
             manifest.last_merge_bytes = written_bytes;
+            manifest.last_merged_run_bytes = runs.iter().map(|run| run.meta().bytes).sum();
             manifest.history_runs += u64::from(history_run.is_some());
             manifest.history_bytes += history_bytes;
             manifest.retained_bases += u64::from(plan.keep_base);
@@ -193,7 +207,7 @@ impl Engine {
     }
 
     /// Lets merged runs' files go. Views that still read them have them open.
-    fn remove_runs(&self, runs: &[Arc<Run>]) -> Result<()> {
+    pub fn remove_runs(&self, runs: &[Arc<Run>]) -> Result<()> {
         let directory = self.runs_dir();
         for run in runs {
             let path = directory.join(file_name(run.meta().id));

@@ -3,8 +3,10 @@
 //! Owns: [`Db`], and the wiring of all other modules: opening, flushing, merging, background threads. Promises: the public API. May call: everything.
 
 mod background;
+mod consolidate;
 mod engine;
 mod flush;
+mod keep;
 mod manifest;
 mod merge;
 mod open;

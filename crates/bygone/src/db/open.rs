@@ -59,6 +59,10 @@ impl Engine {
         if !exists(&*disk, &base_path)? {
             create(&disk, path, &history_dir, &cache, &options)?;
         }
+        if !options.read_only {
+            // Also of a database that was there: whoever made it may have been stopped right before this.
+            sync_dir(&*disk, path)?;
+        }
         recover(disk, path, history_dir, cache, options, lock)
     }
 }
@@ -84,33 +88,37 @@ fn list(disk: &dyn Disk, directory: &Path) -> Result<Vec<String>> {
     disk.list(directory).map_err(|e| Error::io(directory, "list", e))
 }
 
-/// Makes a directory with all that lead to it, durably: a database is no safer than the name of its directory.
-fn make_dir(disk: &dyn Disk, directory: &Path) -> Result<()> {
-    if exists(disk, directory)? {
-        return Ok(());
-    }
-    if let Some(parent) = directory.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        make_dir(disk, parent)?;
-    }
-    disk.create_dir_all(directory).map_err(|e| Error::io(directory, "create", e))?;
-    sync_parent(disk, directory)
-}
-
-fn sync_parent(disk: &dyn Disk, path: &Path) -> Result<()> {
-    match path.parent() {
-        // A name without a directory is in the current one.
-        Some(parent) if parent.as_os_str().is_empty() => sync_dir(disk, Path::new(".")),
-        Some(parent) => sync_dir(disk, parent),
-        None => Ok(()),
-    }
-}
-
 fn remove(disk: &dyn Disk, path: &Path) -> Result<()> {
     disk.remove(path).map_err(|e| Error::io(path, "remove", e))
 }
 
 fn sync_dir(disk: &dyn Disk, directory: &Path) -> Result<()> {
     disk.sync_dir(directory).map_err(|e| Error::io(directory, "sync", e))
+}
+
+/// Makes a directory and those above it, as far as they are missing, and their names durable: without its name everything in it is lost.
+fn make_dir(disk: &dyn Disk, directory: &Path) -> Result<()> {
+    let mut missing = Vec::new();
+    for ancestor in directory.ancestors().take_while(|ancestor| *ancestor != Path::new("")) {
+        if exists(disk, ancestor)? {
+            break;
+        }
+        missing.push(ancestor);
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    disk.create_dir_all(directory).map_err(|e| Error::io(directory, "create", e))?;
+    missing.into_iter().rev().try_for_each(|made| sync_parent(disk, made))
+}
+
+/// Makes the name of a file or directory durable.
+fn sync_parent(disk: &dyn Disk, path: &Path) -> Result<()> {
+    match path.parent() {
+        None => Ok(()),
+        Some(parent) if parent == Path::new("") => sync_dir(disk, Path::new(".")),
+        Some(parent) => sync_dir(disk, parent),
+    }
 }
 
 fn take_lock(disk: &dyn Disk, path: &Path, exclusive: bool) -> Result<Box<dyn Send + Sync>> {
@@ -126,7 +134,7 @@ fn random() -> u64 {
     std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
 
-/// Makes a database: the log first, then the base under another name, which is renamed last.
+/// Makes a database: the log first, then the base under another name, which is renamed last. The caller makes the new name durable.
 fn create(
     disk: &Arc<dyn Disk>,
     path: &Path,
@@ -162,16 +170,7 @@ fn create(
     // Again, for directories that a crash while they were made left behind.
     sync_parent(&**disk, path)?;
     sync_parent(&**disk, history_dir)?;
-    disk.rename(&new_path, &base_path).map_err(|e| Error::io(&new_path, "rename", e))?;
-    sync_dir(&**disk, path)?;
-    // The directories themselves may be new, too.
-    for directory in [path, history_dir] {
-        if let Some(parent) = directory.parent() {
-            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-            sync_dir(&**disk, parent)?;
-        }
-    }
-    Ok(())
+    disk.rename(&new_path, &base_path).map_err(|e| Error::io(&new_path, "rename", e))
 }
 
 fn recover(
@@ -212,7 +211,7 @@ fn recover(
         return Err(Error::corruption(&base_path, 0, reason));
     }
     if !options.read_only {
-        // Only now: had the newest superblock been damaged, what the one before does not name would not be litter.
+        // Only now: under a superblock that is not the newest, what the newest names would be taken for litter.
         remove_litter(&*disk, path, &history_dir, &manifest)?;
     }
 
@@ -297,6 +296,7 @@ struct Replay {
     /// Oldest first.
     frozen: Vec<Frozen>,
     last_seq: u64,
+    /// Counts dropped tables too: their records are still there, and an id that was given again would show them.
     next_table_id: u32,
     next_snapshot_id: u64,
     last_time_micros: u64,

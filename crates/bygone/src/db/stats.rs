@@ -48,6 +48,8 @@ pub struct Stats {
     /// Commits that opening found in the log.
     pub recovered_commits: u64,
     pub flushes: u64,
+    /// How often several runs became one.
+    pub consolidations: u64,
     pub merges: u64,
 }
 
@@ -78,7 +80,6 @@ impl Db {
         let layers = now.layers();
         let manifest = lock(&engine.manifest).clone();
         let space = engine.store.space_stats();
-        let current: u64 = layers.base.tables().iter().map(|(_, root)| root.bytes_on_disk()).sum();
         let counters = &engine.counters;
         let (mut wal_bytes, mut logged) = (0, 0);
         if let Some(writer) = &engine.writer {
@@ -95,7 +96,7 @@ impl Db {
             run_memory_bytes: layers.runs.iter().map(|run| run.memory_bytes() as u64).sum(),
             base_bytes: space.file_bytes,
             base_free_bytes: space.free_bytes,
-            base_history_bytes: space.used_bytes.saturating_sub(current),
+            base_history_bytes: space.used_bytes.saturating_sub(engine.base_bytes()),
             history_runs: manifest.history_runs,
             history_bytes: manifest.history_bytes,
             retained_bases: manifest.retained_bases,
@@ -113,6 +114,7 @@ impl Db {
                 + count(&counters.history_bytes),
             recovered_commits: engine.recovered_commits,
             flushes: count(&counters.flushes),
+            consolidations: count(&counters.consolidations),
             merges: count(&counters.merges),
         })
     }

@@ -53,7 +53,6 @@ pub(crate) struct RunMeta {
 }
 
 impl RunMeta {
-
     pub fn encode(&self, out: &mut Vec<u8>) {
         for number in [self.id, self.min_seq, self.max_seq, self.records, self.bytes] {
             out.extend_from_slice(&number.to_le_bytes());

@@ -60,6 +60,16 @@ impl Layers {
         Layers { memtables, runs, base, exact_from: exact_from.max(self.exact_from), ..self.shallow() }
     }
 
+    /// The same stack with one run in the place of several neighbours.
+    pub fn with_consolidated(&self, old: &[Arc<Run>], new: Arc<Run>) -> Layers {
+        let mut runs = self.runs.clone();
+        let first = runs.iter().position(|run| Arc::ptr_eq(run, &old[0]));
+        let first = first.expect("the runs that were consolidated are in the stack");
+        let exact_from = new.meta().max_seq.max(self.exact_from);
+        runs.splice(first..first + old.len(), [new]);
+        Layers { memtables: self.memtables.clone(), runs, exact_from, ..self.shallow() }
+    }
+
     fn shallow(&self) -> Layers {
         Layers {
             context: self.context.clone(),

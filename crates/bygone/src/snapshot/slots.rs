@@ -9,16 +9,22 @@
 //! runs and the base alive, by plain reference counts, so no reader is ever left with freed layers; the writer sweeps idle slots when it
 //! publishes new layers, so that an idle thread does not keep old ones.
 //!
-//! **Protocol.** `pins` is 0 (idle), `LOCKED` (somebody is changing the contents), or the number of handles that share the view. Only who moved it from 0
-//! to 1 or to `LOCKED` writes the contents, and only while nobody else can have a handle; everybody with a handle may read them.
+//! **Protocol.** One word says it all: `pins` counts the handles that share the view, and has two flags beside the count. Only who moved it from 0 to one pin or to
+//! `LOCKED` writes the contents, and only while nobody else can have a handle; everybody with a handle may read them. `FORGET` says that the contents should
+//! not stay when the slot falls idle. It may be set at any time, by anybody. Because it is in the same word as the count, all changes have one order: whoever
+//! brings the word to `FORGET` without pins (the last handle, or who sets the flag on an idle slot) clears the contents, and nobody else does.
 
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::sync::UnsafeCell;
-use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
-const LOCKED: u32 = 1 << 31;
+/// Somebody is clearing the contents.
+const LOCKED: u64 = 1 << 63;
+
+/// The contents are out of date, or of the past: they go when the last pin does.
+const FORGET: u64 = 1 << 62;
 
 /// How many busy slots a thread looks at before it takes a new one.
 const PROBES: usize = 8;
@@ -34,9 +40,8 @@ pub(crate) struct Held<L> {
 /// Aligned so that two slots never share a cache line, nor the pair that the processor fetches together.
 #[repr(align(128))]
 pub(crate) struct Slot<L> {
-    pins: AtomicU32,
-    /// The contents should not stay when the slot falls idle: they are out of date, or of the past.
-    forget: AtomicBool,
+    /// 64 bits, so that handles cannot overflow it, not even forgotten ones.
+    pins: AtomicU64,
     held: UnsafeCell<Held<L>>,
 }
 
@@ -47,25 +52,18 @@ unsafe impl<L: Send + Sync> Send for Slot<L> {}
 
 impl<L> Slot<L> {
     pub fn new() -> Slot<L> {
-        Slot {
-            pins: AtomicU32::new(0),
-            forget: AtomicBool::new(false),
-            held: UnsafeCell::new(Held { seq: 0, version: 0, layers: None }),
-        }
+        Slot { pins: AtomicU64::new(0), held: UnsafeCell::new(Held { seq: 0, version: 0, layers: None }) }
     }
 
-    /// Takes an idle slot and lets `fill` bring its contents up to date.
+    /// Takes an idle slot and lets `fill` bring its contents up to date. If `fill` panics the slot stays pinned for ever, so nobody meets half-made contents.
     #[inline]
     pub fn try_pin(&self, fill: impl FnOnce(&mut Held<L>)) -> bool {
-        // Acquire: sees the contents as the last owner left them. The slot is locked while they change, so that a panic in `fill` (or a
-        // sweep) cannot meet half-made contents; a plain store then turns the lock into the first pin.
-        if self.pins.compare_exchange(0, LOCKED, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        // Acquire: pairs with `unpin` and `clear`, so that all uses of the contents by earlier owners are over.
+        if self.pins.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return false;
         }
-        // SAFETY: the slot is locked by this thread.
+        // SAFETY: the only pin is this thread's, and no handle of it was given out: nobody else reads, or adds a pin, or clears.
         self.held.with_mut(|held| fill(unsafe { &mut *held }));
-        // Release: whoever gets the handle on another thread sees the contents.
-        self.pins.store(1, Ordering::Release);
         true
     }
 
@@ -85,8 +83,7 @@ impl<L> Slot<L> {
     /// The caller has a pin.
     pub unsafe fn pin_again(&self) {
         // Relaxed: like `Arc::clone`, the caller's own pin already orders everything.
-        let before = self.pins.fetch_add(1, Ordering::Relaxed);
-        assert!(before > 0 && before < LOCKED - 1, "a view has too many handles");
+        self.pins.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Gives a pin back.
@@ -95,34 +92,32 @@ impl<L> Slot<L> {
     /// The caller has a pin, and does not use the contents any more.
     #[inline]
     pub unsafe fn unpin(&self) {
-        // SeqCst here and in `expire`: either the subtraction comes first, then `expire` finds the slot idle and clears it, or the flag
-        // comes first, then it is seen here. (Release is part of it: our reads of the contents end before.)
-        if self.pins.fetch_sub(1, Ordering::SeqCst) == 1 && self.forget.load(Ordering::SeqCst) {
+        // Release: our reads of the contents end before whoever writes them next begins.
+        if self.pins.fetch_sub(1, Ordering::Release) == FORGET | 1 {
             self.clear();
         }
     }
 
-    /// Lets the contents go when the last pin is given back. The caller has a pin.
-    pub fn forget_when_idle(&self) {
-        self.forget.store(true, Ordering::SeqCst);
-    }
-
     /// Lets the contents go: now if the slot is idle, else when its last pin is given back.
     pub fn expire(&self) {
-        self.forget.store(true, Ordering::SeqCst);
-        self.clear();
+        // Relaxed: only the flag is passed on; `clear` does its own ordering.
+        if self.pins.fetch_or(FORGET, Ordering::Relaxed) == 0 {
+            self.clear();
+        }
     }
 
+    /// Called by who made the slot idle and to be forgotten.
+    #[cold]
     fn clear(&self) {
-        if self.pins.compare_exchange(0, LOCKED, Ordering::SeqCst, Ordering::Relaxed).is_err() {
-            return;
-        }
-        self.forget.store(false, Ordering::Relaxed);
+        // Acquire: as in `try_pin`. Whatever is stored next, nobody can have pinned the slot in between: pinning takes an idle slot without flags.
+        let before = self.pins.swap(LOCKED | FORGET, Ordering::Acquire);
+        debug_assert_eq!(before, FORGET);
         // SAFETY: the slot is locked by this thread.
         let layers = self.held.with_mut(|held| unsafe {
             (*held).version = 0;
             (*held).layers.take()
         });
+        // Release: pairs with `try_pin`. A flag that somebody set meanwhile is done with, too.
         self.pins.store(0, Ordering::Release);
         // Dropped after the slot is free again: letting go of layers may close files.
         drop(layers);

@@ -16,7 +16,7 @@ use crate::memtable::Memtable;
 const FROZEN_MAX: usize = 4;
 
 /// Runs that may wait for a merge before writers are slowed, and before they are stopped.
-const RUNS_SLOW: usize = 20;
+const RUNS_SLOW: usize = 28;
 const RUNS_STOP: usize = crate::limits::RUNS_MAX - 8;
 
 /// The delay at full pressure, in nanoseconds for each byte committed: about 5 MB/s.
