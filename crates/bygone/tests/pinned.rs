@@ -241,3 +241,25 @@ fn a_dropped_table_stays_in_the_snapshots_that_see_it() {
         assert_eq!(db.get(&young, "k").unwrap().unwrap(), b"young");
     }
 }
+
+/// What nobody can see any more takes no room: a merge leaves a dropped table's records out of the base.
+#[test]
+fn a_dropped_table_leaves_the_base() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = options().open(directory.path()).unwrap();
+    let table = db.table("t").unwrap();
+    let mut tx = db.begin().unwrap();
+    for key in 0..5000u32 {
+        tx.put(&table, key.to_be_bytes(), "v").unwrap();
+    }
+    tx.commit().unwrap();
+    db.merge().unwrap();
+    assert!(db.verify().unwrap().records > 5000);
+    db.drop_table("t").unwrap();
+    // In a later merge as well as in the one that also has writes to it.
+    let table = db.table("another").unwrap();
+    db.put(&table, "k", "v").unwrap();
+    db.drop_table("another").unwrap();
+    db.merge().unwrap();
+    assert!(db.verify().unwrap().records < 10);
+}
