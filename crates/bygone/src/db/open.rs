@@ -284,6 +284,7 @@ fn recover(
         merge_signal: Signal::default(),
         standby_signal,
         counters: Counters::default(),
+        closing: Arc::default(),
         recovered_commits,
     }))
 }

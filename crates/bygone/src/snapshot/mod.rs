@@ -3,13 +3,16 @@
 //! Owns: the read path, the reader slots, the handles of tables, and the system tables' rows. Promises: a snapshot of now and one of last year are the same
 //! type, read by the same code. May call: memtable, run, base.
 
+mod current;
 mod cursor;
 pub(crate) mod layers;
+#[cfg(all(test, loom))]
+mod models;
 pub(crate) mod present;
 mod range;
 pub(crate) mod rows;
 mod slots;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod slots_tests;
 mod table;
 
@@ -44,6 +47,11 @@ impl Snapshot {
     /// The slot has a pin for this handle, and holds layers.
     unsafe fn from_pinned(slot: &'static Slot<Layers>) -> Snapshot {
         Snapshot { slot }
+    }
+
+    /// An idle slot should not keep this view's layers: they are of the past, which the next reader will not ask for.
+    fn forget_when_idle(&self) {
+        self.slot.expire();
     }
 
     #[inline]
@@ -210,7 +218,7 @@ impl Snapshot {
     /// The id of the table that the handle means as of this snapshot: `None` if there was none of this name yet. A handle of a younger table stands for
     /// the one that had its name then, so that the code for the present reads the past unchanged.
     #[inline]
-    fn resolve(&self, table: &Table) -> Result<Option<u32>> {
+    pub(crate) fn resolve(&self, table: &Table) -> Result<Option<u32>> {
         if table.exists_at(self.layers().context.tables.database(), self.held().seq)? {
             return Ok(Some(table.id()));
         }
