@@ -167,15 +167,7 @@ fn create(
     sync_parent(&**disk, path)?;
     sync_parent(&**disk, history_dir)?;
     disk.rename(&new_path, &base_path).map_err(|e| Error::io(&new_path, "rename", e))?;
-    sync_dir(&**disk, path)?;
-    // The directories themselves may be new, too.
-    for directory in [path, history_dir] {
-        if let Some(parent) = directory.parent() {
-            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-            sync_dir(&**disk, parent)?;
-        }
-    }
-    Ok(())
+    sync_dir(&**disk, path)
 }
 
 fn recover(
