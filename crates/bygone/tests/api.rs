@@ -10,7 +10,10 @@ use bygone::{
 
 fn is_send<T: Send>() {}
 fn is_shared<T: Clone + Send + Sync + 'static>() {}
-fn is_number<T: Copy + Ord + std::hash::Hash + std::fmt::Display + std::fmt::Debug + From<u64> + Into<u64>>() {}
+fn is_number<
+    T: Copy + Ord + std::hash::Hash + std::fmt::Display + std::fmt::Debug + From<u64> + Into<u64>,
+>() {
+}
 
 fn open() -> (tempfile::TempDir, Db) {
     let directory = tempfile::tempdir().unwrap();

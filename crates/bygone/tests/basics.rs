@@ -136,3 +136,24 @@ fn a_table_made_after_reopening_has_nothing_of_one_that_was_dropped_before() {
     db.merge().unwrap();
     assert_eq!(db.get(&table, "k").unwrap(), None);
 }
+
+#[test]
+fn closing_in_the_middle_of_flushes_and_merges_loses_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = || Options::new().durability(Durability::Buffered).memtable_bytes(8 << 20);
+    let db = options().open(directory.path()).unwrap();
+    let table = db.table("t").unwrap();
+    for batch in 0..6_000u32 {
+        let mut tx = db.begin().unwrap();
+        for key in 0..100u32 {
+            let key = (batch * 100 + key).wrapping_mul(2_654_435_761);
+            tx.put(&table, key.to_be_bytes(), [1; 100]).unwrap();
+        }
+        tx.commit().unwrap();
+    }
+    drop((db, table));
+    let db = options().open(directory.path()).unwrap();
+    let table = db.open_table("t").unwrap();
+    assert_eq!(db.snapshot().range(&table, ..).unwrap().count(), 600_000);
+    db.verify().unwrap();
+}

@@ -126,7 +126,7 @@ fn a_serializable_transaction_loses_when_a_table_that_it_read_was_dropped() {
     tx.get(&read, "k").unwrap();
     tx.put(&written, "k", "2").unwrap();
     db.drop_table("read").unwrap();
-    assert!(matches!(tx.commit(), Err(Error::TableNotFound { .. })));
+    assert!(matches!(tx.commit(), Err(Error::Conflict { .. })));
     assert_eq!(db.get(&written, "k").unwrap(), None);
 }
 

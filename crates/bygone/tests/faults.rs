@@ -222,7 +222,9 @@ fn full_disk(free: u64, background: bool) {
         let is_full = match &error {
             Error::Io { source, .. } => source.kind() == ErrorKind::StorageFull,
             // The text of an error of this kind.
-            Error::Poisoned { cause } => cause.contains(&std::io::Error::from(ErrorKind::StorageFull).to_string()),
+            Error::Poisoned { cause } => {
+                cause.contains(&std::io::Error::from(ErrorKind::StorageFull).to_string())
+            }
             _ => false,
         };
         assert!(is_full, "{context}: {error}");

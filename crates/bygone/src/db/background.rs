@@ -5,6 +5,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ use crate::signal::Woken;
 /// How often an idle thread looks round.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Runs that have waited this long without a commit are merged although they are few: readers then read at the speed of the plain tree.
+/// After this long without a commit the disk counts as idle, and runs are merged although they are few: readers then read at the speed of the plain tree.
 const IDLE_MERGE: Duration = Duration::from_secs(3);
 
 pub(super) struct Background {
@@ -38,6 +39,8 @@ impl Background {
         let guarded = move || {
             let cause = match catch_unwind(AssertUnwindSafe(|| work(&engine))) {
                 Ok(Ok(())) => return,
+                // Relaxed: set by the thread that joins this one.
+                Ok(Err(_)) if engine.closing.load(Ordering::Relaxed) => return,
                 Ok(Err(error)) => error.to_string(),
                 Err(panic) => panic_message(&*panic),
             };
@@ -53,6 +56,7 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
+        self.engine.closing.store(true, Ordering::Relaxed);
         self.engine.backlog.close();
         self.engine.merge_signal.close();
         self.engine.standby_signal.close();
@@ -101,7 +105,7 @@ fn merge_loop(engine: &Engine) -> Result<()> {
             (last_seq, last_change) = (seq, Instant::now());
         }
         let idle = last_change.elapsed() >= IDLE_MERGE;
-        if engine.merge_is_due() || idle {
+        if engine.merge_is_due(idle) {
             engine.merge_all()?;
         } else {
             engine.consolidate()?;

@@ -10,10 +10,9 @@
 use std::sync::Arc;
 
 use super::engine::{Counters, Engine, lock};
-use super::keep::keep_needed;
+use super::keep::{RunsUntilClosed, keep_needed};
 use crate::error::{Error, Result};
-use crate::layer::Versions;
-use crate::run::{MergedVersions, Run, RunMeta, RunWriter, file_name};
+use crate::run::{Run, RunMeta, RunWriter, file_name};
 
 /// How many runs of one tier become one run.
 const TIER_RUNS: usize = 8;
@@ -71,9 +70,8 @@ impl Engine {
         let directory = self.runs_dir();
         let path = directory.join(file_name(id));
         let mut writer = RunWriter::create(&*self.disk, &path, id, self.present.context().hash_seed)?;
-        let inputs = runs.iter().map(|run| Box::new(run.versions()) as Box<dyn Versions>).collect();
         let declared = self.writer()?.committer.declared_between(0, newest.max_seq + 1);
-        keep_needed(&mut MergedVersions::new(inputs), &declared, &mut writer)?;
+        keep_needed(&mut RunsUntilClosed::new(runs, self.closing.clone()), &declared, &mut writer)?;
         let meta = writer.finish(Some(oldest.min_seq..=newest.max_seq))?;
         self.disk.sync_dir(&directory).map_err(|e| Error::io(&directory, "sync", e))?;
         Counters::add(&self.counters.flushed_bytes, meta.bytes);

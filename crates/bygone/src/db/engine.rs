@@ -3,7 +3,7 @@
 //! Owns: the parts' wiring and the manifest. Promises: one flush and one merge at a time, side by side with everything else. May call: everything below.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::manifest::Manifest;
@@ -41,6 +41,8 @@ pub(crate) struct Engine {
     pub merge_signal: Signal,
     pub standby_signal: Arc<Signal>,
     pub counters: Counters,
+    /// Whether somebody waits for the background threads to end.
+    pub closing: Arc<AtomicBool>,
     pub recovered_commits: u64,
 }
 
@@ -87,7 +89,7 @@ impl Engine {
     pub fn work_inline(&self) -> Result<()> {
         self.guarded(|engine| {
             while engine.flush_one()? {}
-            if engine.merge_is_due() {
+            if engine.merge_is_due(false) {
                 engine.merge_all()?;
             } else {
                 engine.consolidate()?;

@@ -1,12 +1,15 @@
 //! Which versions go from one layer to the next.
 //!
-//! Owns: the copying loop that flush and consolidation share. Promises: of each key the newest version goes on, for the present and all that comes, and those
+//! Owns: the copying loop that flush and consolidation share, and the stream that ends when the database is closed. Promises: of each key the newest version goes on, for the present and all that comes, and those
 //! versions that a declared snapshot sees. May call: run, history.
 
-use crate::error::Result;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::error::{Error, Result};
 use crate::history::visibility::Visibility;
-use crate::layer::Versions;
-use crate::run::RunWriter;
+use crate::layer::{Key, Versions};
+use crate::run::{MergedVersions, Run, RunWriter};
 
 /// Copies to `run` what is needed of `versions`; `declared` are the sequence numbers of the declared snapshots, ascending.
 pub(super) fn keep_needed(versions: &mut dyn Versions, declared: &[u64], run: &mut RunWriter) -> Result<()> {
@@ -28,4 +31,49 @@ pub(super) fn keep_needed(versions: &mut dyn Versions, declared: &[u64], run: &m
         }
     }
     Ok(())
+}
+
+/// The versions of several runs, until the database is closed: then an error, because whoever closes it waits for this thread, and a merge may be long. What
+/// was written by then is litter.
+pub(super) struct RunsUntilClosed {
+    versions: MergedVersions,
+    closing: Arc<AtomicBool>,
+    passed: u32,
+}
+
+/// How many versions pass between two looks.
+const LOOK_EVERY: u32 = 4096;
+
+impl RunsUntilClosed {
+    pub fn new(runs: &[Arc<Run>], closing: Arc<AtomicBool>) -> RunsUntilClosed {
+        let inputs = runs.iter().map(|run| Box::new(run.versions()) as Box<dyn Versions>).collect();
+        RunsUntilClosed { versions: MergedVersions::new(inputs), closing, passed: 0 }
+    }
+}
+
+impl Versions for RunsUntilClosed {
+    fn advance(&mut self) -> Result<bool> {
+        self.passed = self.passed.wrapping_add(1);
+        // Relaxed: it need not be seen at once, and orders nothing.
+        if self.passed.is_multiple_of(LOOK_EVERY) && self.closing.load(Ordering::Relaxed) {
+            return Err(Error::Poisoned { cause: "the database is being closed".to_owned() });
+        }
+        self.versions.advance()
+    }
+
+    fn key(&self) -> Key<'_> {
+        self.versions.key()
+    }
+
+    fn seq(&self) -> u64 {
+        self.versions.seq()
+    }
+
+    fn load(&mut self) -> Result<()> {
+        self.versions.load()
+    }
+
+    fn loaded(&self) -> Result<Option<&[u8]>> {
+        self.versions.loaded()
+    }
 }

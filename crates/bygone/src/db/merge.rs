@@ -13,6 +13,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
 use super::engine::{Counters, Engine, lock};
+use super::keep::RunsUntilClosed;
 use crate::base::{Progress, Updates};
 use crate::error::{Error, Result};
 use crate::history::Interval;
@@ -20,7 +21,7 @@ use crate::history::plan::Plan;
 use crate::history::visibility::Visibility;
 use crate::layer::{Key, Versions};
 use crate::limits::PAGE_BYTES;
-use crate::run::{MergedVersions, Run, RunMeta, RunWriter, file_name};
+use crate::run::{Run, RunMeta, RunWriter, file_name};
 use crate::snapshot::Layers;
 use crate::snapshot::rows::{self, FIRST_TABLE, TableRow};
 
@@ -35,20 +36,24 @@ const CHEAP_FACTOR: u64 = 4;
 /// bytes again as the runs hold, and space is at most half as much again as the base.
 const DUE_PART: u64 = 2;
 
+/// When nobody writes, a merge is due at this part: readers gain, and the disk has nothing better to do.
+const IDLE_DUE_PART: u64 = 16;
+
 /// A step of a merge rewrites this part of the base, but no less than [`STEP_PAGES_MIN`].
 const STEP_PART: u64 = 8;
 const STEP_PAGES_MIN: usize = 1024;
 
 impl Engine {
-    /// Whether enough runs wait.
-    pub fn merge_is_due(&self) -> bool {
+    /// Whether enough runs wait, for a disk that is idle or not.
+    pub fn merge_is_due(&self, idle: bool) -> bool {
         let (runs, run_bytes, cheap) = {
             let manifest = lock(&self.manifest);
             let run_bytes: u64 = manifest.runs.iter().map(|run| run.bytes).sum();
             let cheap = manifest.last_merge_bytes <= manifest.last_merged_run_bytes * CHEAP_FACTOR;
             (manifest.runs.len(), run_bytes, cheap)
         };
-        runs > 0 && (run_bytes >= self.due_bytes() || (cheap && runs >= RUNS_DUE))
+        let due_bytes = if idle { self.base_bytes() / IDLE_DUE_PART } else { self.due_bytes() };
+        runs > 0 && (run_bytes >= due_bytes || (cheap && runs >= RUNS_DUE))
     }
 
     /// How many bytes of runs make a merge worth its while, whatever it rewrites.
@@ -140,9 +145,8 @@ impl Engine {
 
     fn newest_versions<'a>(&self, runs: &[Arc<Run>], plan: &'a Plan) -> Result<NewestVersions<'a>> {
         let history = if plan.needed.is_empty() { None } else { Some(self.history_writer()?) };
-        let inputs = runs.iter().map(|run| Box::new(run.versions()) as Box<dyn Versions>).collect();
         Ok(NewestVersions {
-            versions: MergedVersions::new(inputs),
+            versions: RunsUntilClosed::new(runs, self.closing.clone()),
             place: Place::Before,
             table: None,
             key: Vec::new(),
@@ -228,7 +232,7 @@ enum Place {
 
 /// The newest version of each key of one table after another, as updates to the base; what the plan keeps goes to the history run on the way.
 struct NewestVersions<'a> {
-    versions: MergedVersions,
+    versions: RunsUntilClosed,
     place: Place,
     /// The table whose updates are asked for; `None` at the end.
     table: Option<u32>,

@@ -59,6 +59,10 @@ impl Engine {
         if !exists(&*disk, &base_path)? {
             create(&disk, path, &history_dir, &cache, &options)?;
         }
+        if !options.read_only {
+            // Also of a database that was there: whoever made it may have been stopped right before this.
+            sync_dir(&*disk, path)?;
+        }
         recover(disk, path, history_dir, cache, options, lock)
     }
 }
@@ -130,7 +134,7 @@ fn random() -> u64 {
     std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
 
-/// Makes a database: the log first, then the base under another name, which is renamed last.
+/// Makes a database: the log first, then the base under another name, which is renamed last. The caller makes the new name durable.
 fn create(
     disk: &Arc<dyn Disk>,
     path: &Path,
@@ -166,8 +170,7 @@ fn create(
     // Again, for directories that a crash while they were made left behind.
     sync_parent(&**disk, path)?;
     sync_parent(&**disk, history_dir)?;
-    disk.rename(&new_path, &base_path).map_err(|e| Error::io(&new_path, "rename", e))?;
-    sync_dir(&**disk, path)
+    disk.rename(&new_path, &base_path).map_err(|e| Error::io(&new_path, "rename", e))
 }
 
 fn recover(
@@ -208,7 +211,7 @@ fn recover(
         return Err(Error::corruption(&base_path, 0, reason));
     }
     if !options.read_only {
-        // Only now: had the newest superblock been damaged, what the one before does not name would not be litter.
+        // Only now: under a superblock that is not the newest, what the newest names would be taken for litter.
         remove_litter(&*disk, path, &history_dir, &manifest)?;
     }
 
@@ -281,6 +284,7 @@ fn recover(
         merge_signal: Signal::default(),
         standby_signal,
         counters: Counters::default(),
+        closing: Arc::default(),
         recovered_commits,
     }))
 }

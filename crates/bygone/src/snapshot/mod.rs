@@ -220,7 +220,7 @@ impl Snapshot {
     /// The id of the table that the handle means as of this snapshot: `None` if there was none of this name yet. A handle of a younger table stands for
     /// the one that had its name then, so that the code for the present reads the past unchanged.
     #[inline]
-    fn resolve(&self, table: &Table) -> Result<Option<u32>> {
+    pub(crate) fn resolve(&self, table: &Table) -> Result<Option<u32>> {
         if table.exists_at(self.layers().context.tables.database(), self.held().seq)? {
             return Ok(Some(table.id()));
         }

@@ -52,10 +52,7 @@ unsafe impl<L: Send + Sync> Send for Slot<L> {}
 
 impl<L> Slot<L> {
     pub fn new() -> Slot<L> {
-        Slot {
-            pins: AtomicU64::new(0),
-            held: UnsafeCell::new(Held { seq: 0, version: 0, layers: None }),
-        }
+        Slot { pins: AtomicU64::new(0), held: UnsafeCell::new(Held { seq: 0, version: 0, layers: None }) }
     }
 
     /// Takes an idle slot and lets `fill` bring its contents up to date. If `fill` panics the slot stays pinned for ever, so nobody meets half-made contents.

@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime};
 
 use super::backlog::{Backlog, Frozen};
 use super::record::{self, Declaration, Marks, Place, TableChange};
-use super::validate::{ConflictTable, ReadSet, RecentCommits, Running, changed_since};
+use super::validate::{ConflictTable, ReadSet, RecentCommit, RecentCommits, Running, changed_since};
 use super::write_set::WriteSet;
 use crate::error::{Error, Result};
 use crate::health::Health;
@@ -333,10 +333,13 @@ impl Committer {
             for hash in &request.hashes {
                 leader.conflicts.note(*hash, place.seq);
             }
+            let drops_table = matches!(request.marks.table_change, Some(TableChange::Drop { .. }));
             if keep_recent.is_some() {
-                leader.recent.push(place.seq, request.writes.clone());
+                let dropped_table = drops_table.then(|| request.tables.first().map(Table::id)).flatten();
+                let writes = request.writes.clone();
+                leader.recent.push(RecentCommit { seq: place.seq, writes, dropped_table });
             }
-            if let Some(TableChange::Drop { .. }) = request.marks.table_change {
+            if drops_table {
                 request.tables.iter().for_each(|table| table.set_dropped(place.seq));
             }
             if place.snapshot_id != 0 {
@@ -441,8 +444,7 @@ impl Committer {
         request: &Request,
         earlier: impl Iterator<Item = &'r Request> + Clone,
     ) -> Result<()> {
-        let read_tables = request.reads.iter().flat_map(|reads| &reads.tables);
-        for table in request.tables.iter().chain(read_tables) {
+        for table in &request.tables {
             table.check_exists(self.database())?;
         }
         if let Some(read) = &request.read {
@@ -483,7 +485,7 @@ impl Committer {
                 return Ok(());
             }
         }
-        Err(Self::conflict(request, table, bytes))
+        Err(conflict(request, table, bytes))
     }
 
     fn validate_reads<'r>(
@@ -498,10 +500,16 @@ impl Committer {
             let key = HashedKey::new(*table, bytes, read.layers().context.hash_seed);
             self.validate_key(leader, request, read, &key, earlier.clone())?;
         }
-        let earlier = earlier.map(|request| &request.writes);
-        for writes in leader.recent.since(read.seq().0).chain(earlier) {
+        let since = leader.recent.since(read.seq().0);
+        for dropped in since.clone().filter_map(|commit| commit.dropped_table) {
+            if reads.tables.iter().any(|(id, _)| *id == dropped) {
+                return Err(conflict(request, dropped, reads.some_key(dropped)));
+            }
+        }
+        let since = since.map(|commit| &commit.writes);
+        for writes in since.chain(earlier.map(|request| &request.writes)) {
             if let Some((table, key)) = reads.range_hit(writes) {
-                return Err(Self::conflict(request, table, key));
+                return Err(conflict(request, table, key));
             }
         }
         Ok(())
@@ -525,14 +533,6 @@ impl Committer {
         let row =
             self.present.snapshot().system_row(rows::SNAPSHOT_NAMES, name.as_bytes(), rows::decode_id)?;
         row.map_or(Ok(()), |id| Err(taken(SnapshotId(id))))
-    }
-
-    /// The transaction's own handles know the name: the directory of tables may be locked by who waits for this leader.
-    fn conflict(request: &Request, table: u32, key: &[u8]) -> Error {
-        let read_tables = request.reads.iter().flat_map(|reads| &reads.tables);
-        let known = request.tables.iter().chain(read_tables).find(|other| other.id() == table);
-        let table = known.map_or_else(|| format!("#{table}"), |table| table.name().to_owned());
-        Error::Conflict { table, key: key.to_vec() }
     }
 
     fn database(&self) -> u64 {
@@ -579,6 +579,14 @@ impl Committer {
         }
         Ok(())
     }
+}
+
+/// The names come with the request: the directory of tables is locked before the leader, never by it.
+fn conflict(request: &Request, table: u32, key: &[u8]) -> Error {
+    let written = request.tables.iter().map(|table| (table.id(), table.name()));
+    let read = request.reads.iter().flat_map(|reads| &reads.tables).map(|(id, name)| (*id, &name[..]));
+    let name = written.chain(read).find(|(id, _)| *id == table).map_or("", |(_, name)| name);
+    Error::Conflict { table: name.to_owned(), key: key.to_vec() }
 }
 
 impl Numbers {

@@ -123,9 +123,10 @@ impl Transaction {
             return Ok(written.as_deref().map(f));
         }
         if let Some(serializable) = &self.serializable {
+            let id = self.table_read(table)?;
             let mut reads = serializable.reads.lock().unwrap_or_else(PoisonError::into_inner);
-            reads.note_table(table);
-            reads.keys.insert((table.id(), key.to_vec()));
+            reads.note_table(id, table.name());
+            reads.keys.insert((id, key.to_vec()));
         }
         self.view.get_with(table, key, f)
     }
@@ -146,16 +147,17 @@ impl Transaction {
         self.check_table(table)?;
         let writes = self.writes.table(table.id()).cloned();
         let rows = self.view.range_under(table, &range, writes.map(cursor::over))?;
-        let read = self.serializable.as_ref().map(|serializable| {
+        let mut read = None;
+        if let Some(serializable) = &self.serializable {
+            let id = self.table_read(table)?;
             let (lower, upper) = owned_bounds(&range);
-            let read =
-                RangeRead { table: table.id(), lower, upper, front: None, back: None, exhausted: false };
-            let read = Arc::new(Mutex::new(read));
+            let range = RangeRead { table: id, lower, upper, front: None, back: None, exhausted: false };
+            let range = Arc::new(Mutex::new(range));
             let mut reads = serializable.reads.lock().unwrap_or_else(PoisonError::into_inner);
-            reads.note_table(table);
-            reads.ranges.push(read.clone());
-            read
-        });
+            reads.note_table(id, table.name());
+            reads.ranges.push(range.clone());
+            read = Some(range);
+        }
         Ok(TransactionRange::new(rows, read))
     }
 
@@ -231,6 +233,11 @@ impl Transaction {
     fn check_table(&self, table: &Table) -> Result<()> {
         let database = self.committer.present.context().tables.database();
         table.exists_at(database, self.view.seq().0).map(|_| ())
+    }
+
+    /// The id of the table that is read through this handle: the handle's own, unless it stands for the one that had its name as of the view.
+    fn table_read(&self, table: &Table) -> Result<u32> {
+        Ok(self.view.resolve(table)?.unwrap_or(table.id()))
     }
 
     fn finish(mut self, declaration: Option<Declaration>) -> Result<Committed> {

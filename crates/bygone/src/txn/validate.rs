@@ -3,14 +3,14 @@
 //! Owns: the conflict table and the log of recent commits. Promises: first committer wins on written keys; serializable transactions lose also when what
 //! they read was written since, ranges included; nobody loses over a key that nobody wrote. May call: snapshot.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::write_set::WriteSet;
 use crate::error::Result;
 use crate::layer::{HashedKey, Key};
-use crate::snapshot::{Layers, Snapshot, Table};
+use crate::snapshot::{Layers, Snapshot};
 
 /// A power of two; 8 bytes each.
 const ENTRIES: usize = 1 << 16;
@@ -91,18 +91,24 @@ impl RangeRead {
 /// What a serializable transaction has read.
 #[derive(Debug, Default)]
 pub(crate) struct ReadSet {
-    /// The tables of the keys and ranges, each once: a table that was dropped since is a change of all that was read from it.
-    pub tables: Vec<Table>,
+    /// Ids and names of the tables that were read, each once.
+    pub tables: Vec<(u32, String)>,
     /// By table and key, each once.
-    pub keys: std::collections::BTreeSet<(u32, Vec<u8>)>,
+    pub keys: BTreeSet<(u32, Vec<u8>)>,
     pub ranges: Vec<Arc<Mutex<RangeRead>>>,
 }
 
 impl ReadSet {
-    pub fn note_table(&mut self, table: &Table) {
-        if !self.tables.iter().any(|known| known.id() == table.id()) {
-            self.tables.push(table.clone());
+    pub fn note_table(&mut self, id: u32, name: &str) {
+        if !self.tables.iter().any(|(known, _)| *known == id) {
+            self.tables.push((id, name.to_owned()));
         }
+    }
+
+    /// One of the keys that were read of a table, or the empty key if only ranges were.
+    pub fn some_key(&self, table: u32) -> &[u8] {
+        let mut keys = self.keys.range((table, Vec::new())..);
+        keys.next().filter(|(other, _)| *other == table).map_or(&[], |(_, key)| key)
     }
 
     /// The first of these writes that lies in a range that was read.
@@ -117,20 +123,28 @@ impl ReadSet {
     }
 }
 
-/// The write sets of recent commits, kept while a serializable transaction runs that may have to be validated against them.
+/// A commit that a serializable transaction may have to be validated against.
+pub(crate) struct RecentCommit {
+    pub seq: u64,
+    pub writes: WriteSet,
+    /// The id of the table that it dropped: a change to all that anybody read of it.
+    pub dropped_table: Option<u32>,
+}
+
+/// Recent commits, kept while a serializable transaction runs.
 #[derive(Default)]
 pub(crate) struct RecentCommits {
-    commits: VecDeque<(u64, WriteSet)>,
+    commits: VecDeque<RecentCommit>,
 }
 
 impl RecentCommits {
-    pub fn push(&mut self, seq: u64, writes: WriteSet) {
-        self.commits.push_back((seq, writes));
+    pub fn push(&mut self, commit: RecentCommit) {
+        self.commits.push_back(commit);
     }
 
     /// Forgets what no running transaction can ask for: everything up to `seq`.
     pub fn forget_up_to(&mut self, seq: u64) {
-        while self.commits.front().is_some_and(|(first, _)| *first <= seq) {
+        while self.commits.front().is_some_and(|first| first.seq <= seq) {
             self.commits.pop_front();
         }
     }
@@ -139,9 +153,9 @@ impl RecentCommits {
         self.commits.clear();
     }
 
-    pub fn since(&self, seq: u64) -> impl Iterator<Item = &WriteSet> {
-        let start = self.commits.partition_point(|(commit, _)| *commit <= seq);
-        self.commits.range(start..).map(|(_, writes)| writes)
+    pub fn since(&self, seq: u64) -> impl Iterator<Item = &RecentCommit> + Clone {
+        let start = self.commits.partition_point(|commit| commit.seq <= seq);
+        self.commits.range(start..)
     }
 }
 

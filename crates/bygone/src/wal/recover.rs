@@ -11,7 +11,8 @@
 //! - Otherwise nothing behind `p` was ever acknowledged as durable, or `n` was never written: the tail is torn, and the log ends here.
 //!
 //! What cannot be told apart: a durable record at the very end, behind which nothing was ever written (no other record, no closing mark), and
-//! that is damaged, looks like one that was torn. After `Wal::close` there is a mark behind it.
+//! that is damaged, looks like one that was torn. After `Wal::close` there is a mark behind it: then it takes the loss of all record headers from the
+//! damage on, the mark's included, to look like an earlier end.
 //!
 //! **Repair**, unless read-only, in this order, each step durable before the next; a crash anywhere leaves a log on which it does the same again:
 //! 1. The directory is synced: whoever gave a segment its name may have been killed before that was durable.

@@ -68,3 +68,23 @@ fn a_cut_while_a_database_is_made_leaves_none_or_an_empty_one() {
     }
     assert!(whole.snapshot_files().iter().any(|(path, _)| path == Path::new("db/base.pages")));
 }
+
+/// The process that made the database was stopped between the last step and its sync.
+#[test]
+fn a_database_whose_making_was_killed_is_durable_once_it_is_opened_again() {
+    let whole = SimDisk::new();
+    open(&whole).unwrap();
+    for n in 1..=whole.operations() {
+        let disk = SimDisk::new();
+        disk.fail_at(n, std::io::ErrorKind::Other);
+        let _ = open(&disk);
+        let killed = disk.killed_image();
+        let db = open(&killed).unwrap();
+        let table = db.table("t").unwrap();
+        db.put(&table, "k", "v").unwrap();
+        let image = killed.crash_image(0);
+        let db = open(&image).unwrap_or_else(|error| panic!("killed at {n}: {error}"));
+        let table = db.open_table("t").unwrap_or_else(|error| panic!("killed at {n}: {error}"));
+        assert_eq!(db.get(&table, "k").unwrap().unwrap(), b"v", "killed at {n}");
+    }
+}

@@ -128,7 +128,11 @@ fn everything_acknowledged_is_there_after_each_of_many_kills() {
         let context = format!("round {round}, killed after {delay:?}");
         let started = Instant::now();
         let db = open(&path);
-        assert!(started.elapsed() < Duration::from_secs(10), "{context}: recovery took {:?}", started.elapsed());
+        assert!(
+            started.elapsed() < Duration::from_secs(10),
+            "{context}: recovery took {:?}",
+            started.elapsed()
+        );
         check(&db, &mut model, &acknowledged, &context, &mut random);
     }
     println!("{:?} commits, {} snapshots", model.last, model.snapshots.len());

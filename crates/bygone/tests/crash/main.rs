@@ -9,3 +9,4 @@ mod support;
 mod creation;
 mod killed;
 mod power;
+mod steps;

@@ -176,7 +176,9 @@ pub fn compare(db: &Db, model: &Model, context: &str) -> Result<u64> {
             match found {
                 Err(Error::SnapshotNotFound { .. }) => {}
                 Err(error) => return Err(error),
-                Ok(_) => panic!("{context}: snapshot {} of commit {} is there too early", later.id, later.seq),
+                Ok(_) => {
+                    panic!("{context}: snapshot {} of commit {} is there too early", later.id, later.seq)
+                }
             }
         }
     }

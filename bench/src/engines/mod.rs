@@ -1,0 +1,125 @@
+//! The engines: one file each.
+//!
+//! Owns: what a suite may ask of an engine. Promises: each engine is driven in the way its own manual calls fast for the case. Loops that take
+//! nanoseconds a turn are the engine's own, so that no virtual call is measured with them.
+
+mod bygone;
+#[cfg(feature = "fjall")]
+mod fjall;
+#[cfg(feature = "lmdb")]
+mod lmdb;
+#[cfg(feature = "redb")]
+mod redb;
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+use crate::data::{Key, Record};
+
+/// How to open an engine.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// Memory for what was read, if the engine has a cache of its own.
+    pub cache_bytes: usize,
+}
+
+/// How durable a commit is when it returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// A power cut loses nothing.
+    Sync,
+    /// The end of the process loses nothing, or the nearest to that which the engine has: see the engine.
+    Buffered,
+}
+
+/// How records are handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Key and value may be kept: copied, or counted.
+    Owned,
+    /// Only looked at, the fastest way there is.
+    Borrowed,
+}
+
+/// Bytes since the engine was opened, as it tells itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Written {
+    /// Keys and values that were committed.
+    pub application_bytes: u64,
+    /// What went to files.
+    pub file_bytes: u64,
+}
+
+pub trait Engine: Send + Sync {
+    /// One transaction that puts these records.
+    fn commit(&self, records: &[Record], durability: Durability) -> Result<()>;
+
+    /// Reads of the present, for one thread.
+    fn reader(&self) -> Result<Box<dyn Reader + '_>>;
+
+    /// Begins and drops a read of the present, this many times.
+    fn begin_and_drop(&self, count: u64) -> Result<()>;
+
+    /// Waits until the work that commits have put off is no more than what goes on at any moment of steady writing.
+    fn catch_up(&self) -> Result<()>;
+
+    /// Does all work that commits have put off: afterwards reads are as fast as they get.
+    fn settle(&self) -> Result<()>;
+
+    fn written(&self) -> Result<Option<Written>> {
+        Ok(None)
+    }
+
+    /// For engines that keep their past.
+    fn past(&self) -> Option<&dyn Past> {
+        None
+    }
+}
+
+pub trait Reader {
+    /// Gets each of these keys; answers how many bytes of values there were.
+    fn get_all(&self, keys: &[Key], access: Access) -> Result<u64>;
+
+    /// Goes through all records; answers how many there are.
+    fn scan(&self, access: Access) -> Result<u64>;
+}
+
+pub trait Past {
+    /// Commits, and declares a snapshot of exactly this commit; answers its id.
+    fn commit_and_declare(&self, records: &[Record]) -> Result<u64>;
+
+    /// Reads as of a declared snapshot.
+    fn as_of(&self, id: u64) -> Result<Box<dyn Reader + '_>>;
+
+    /// Bytes on the disk that only the past needs.
+    fn history_bytes(&self) -> Result<u64>;
+}
+
+/// The names of the engines that are built in; ours first.
+pub fn built_in() -> Vec<&'static str> {
+    vec![
+        "bygone",
+        #[cfg(feature = "redb")]
+        "redb",
+        #[cfg(feature = "fjall")]
+        "fjall",
+        #[cfg(feature = "lmdb")]
+        "lmdb",
+    ]
+}
+
+/// Opens an engine over an empty or its own directory.
+pub fn open(name: &str, dir: &Path, setup: Setup) -> Result<Box<dyn Engine>> {
+    std::fs::create_dir_all(dir)?;
+    Ok(match name {
+        "bygone" => Box::new(bygone::Bygone::open(dir, setup)?),
+        #[cfg(feature = "redb")]
+        "redb" => Box::new(redb::Redb::open(dir, setup)?),
+        #[cfg(feature = "fjall")]
+        "fjall" => Box::new(fjall::Fjall::open(dir, setup)?),
+        #[cfg(feature = "lmdb")]
+        "lmdb" => Box::new(lmdb::Lmdb::open(dir, setup)?),
+        _ => bail!("no engine {name}"),
+    })
+}

@@ -1,0 +1,77 @@
+//! What a stretch of work cost this process.
+//!
+//! Owns: the clocks and counters. Promises: figures are of this process alone, as the kernel counts them.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+
+/// The kernel tells processor time in hundredths of a second, whatever its own tick is (`USER_HZ`).
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// Started at the beginning of the work.
+pub struct Meter {
+    start: Instant,
+    cpu: f64,
+    write_bytes: u64,
+}
+
+/// What the work cost.
+#[derive(Clone, Copy, Debug)]
+pub struct Cost {
+    pub time: Duration,
+    /// Seconds of processor time, user and system, of all threads.
+    pub cpu: f64,
+    /// Bytes handed to the operating system by `write` and the like.
+    pub written_bytes: u64,
+}
+
+impl Meter {
+    pub fn start() -> Result<Meter> {
+        Ok(Meter { cpu: cpu_seconds()?, write_bytes: written_bytes()?, start: Instant::now() })
+    }
+
+    pub fn cost(&self) -> Result<Cost> {
+        let time = self.start.elapsed();
+        Ok(Cost { time, cpu: cpu_seconds()? - self.cpu, written_bytes: written_bytes()? - self.write_bytes })
+    }
+}
+
+impl Cost {
+    pub fn per_second(&self, count: u64) -> f64 {
+        count as f64 / self.time.as_secs_f64()
+    }
+
+    pub fn cpu_nanos_each(&self, count: u64) -> f64 {
+        self.cpu * 1e9 / count as f64
+    }
+}
+
+fn cpu_seconds() -> Result<f64> {
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    // The program's name may hold anything, so count from its closing parenthesis: user and system time are fields 14 and 15.
+    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<f64>);
+    Ok(ticks.sum::<Result<f64, _>>()? / TICKS_PER_SECOND)
+}
+
+fn written_bytes() -> Result<u64> {
+    let io = fs::read_to_string("/proc/self/io")?;
+    let line = io.lines().find_map(|line| line.strip_prefix("wchar:"));
+    Ok(line.context("/proc/self/io has no wchar")?.trim().parse()?)
+}
+
+/// What the files below a directory take up on the disk. A file that vanishes meanwhile counts nothing.
+pub fn directory_bytes(dir: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(dir)? {
+        let Ok(entry) = entry else { continue };
+        let Ok(metadata) = entry.metadata() else { continue };
+        // A block is 512 bytes, whatever the file system's own are.
+        bytes += if metadata.is_dir() { directory_bytes(&entry.path())? } else { metadata.blocks() * 512 };
+    }
+    Ok(bytes)
+}
