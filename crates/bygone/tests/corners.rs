@@ -246,12 +246,12 @@ fn opening_with_a_damaged_superblock_removes_nothing() {
     let mut refused = 0;
     // Both copies of the one superblock, then of the other, whichever pages they are on.
     for copies in [[0, 1], [2, 3], [0, 2], [1, 3]] {
-        copies.map(flip);
+        copies.into_iter().for_each(flip);
         match options().open(&path) {
             Ok(db) => check(db),
             Err(_) => refused += 1,
         }
-        copies.map(flip);
+        copies.into_iter().for_each(flip);
         check(options().open(&path).unwrap());
     }
     assert_eq!(refused, 1, "only the newest superblock is needed");

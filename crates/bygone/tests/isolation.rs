@@ -448,7 +448,7 @@ fn commits_become_visible_whole() {
                 let given = number(&tx.get(table, to)?.unwrap()) + amount;
                 tx.put(table, from, taken.to_le_bytes())?;
                 tx.put(table, to, given.to_le_bytes())?;
-                if round % 20 == 0 {
+                if round.is_multiple_of(20) {
                     tx.commit_with_snapshot(None).map(|_| ())
                 } else {
                     tx.commit().map(|_| ())

@@ -99,7 +99,7 @@ fn the_slots_of_a_thread_that_ended_serve_others() {
         let registry = registry.clone();
         std::thread::spawn(move || {
             let slots = [0; 3].map(|_| pin(&registry, nothing));
-            slots.map(unpin);
+            slots.into_iter().for_each(unpin);
         })
         .join()
         .unwrap();
@@ -185,7 +185,7 @@ fn a_closed_database_s_slots_serve_the_next_even_while_an_old_view_is_held() {
     assert!(layers.upgrade().is_none());
     let third = pin(&next, nothing);
     assert!(std::ptr::eq(third, held));
-    [first, second, third].map(unpin);
+    [first, second, third].into_iter().for_each(unpin);
 }
 
 #[test]

@@ -356,7 +356,8 @@ impl Committer {
         if leader.active.is_full() {
             self.rotate(leader)?;
         }
-        let segment = self.wal.append(leader.numbers.next_seq, payloads).map_err(|error| self.log_failed(error))?;
+        let segment =
+            self.wal.append(leader.numbers.next_seq, payloads).map_err(|error| self.log_failed(error))?;
         if segment != leader.segment {
             leader.segment = segment;
             self.standby_wanted.raise();
