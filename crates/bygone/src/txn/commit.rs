@@ -19,7 +19,9 @@ use std::time::{Duration, SystemTime};
 
 use super::backlog::{Backlog, Frozen};
 use super::record::{self, Declaration, Marks, Place, TableChange};
-use super::validate::{ConflictTable, ReadSet, RecentCommit, RecentCommits, Running, changed_since};
+use super::validate::{
+    ConflictTable, ReadSet, RecentCommit, RecentCommits, Running, changed_in_range, changed_since,
+};
 use super::write_set::WriteSet;
 use crate::error::{Error, Result};
 use crate::health::Health;
@@ -29,7 +31,7 @@ use crate::limits::COMMIT_BYTES_MAX;
 use crate::memtable::Memtable;
 use crate::signal::Signal;
 use crate::snapshot::present::Present;
-use crate::snapshot::rows;
+use crate::snapshot::rows::{self, TableRow};
 use crate::snapshot::{Layers, Snapshot, Table};
 use crate::wal::{GROUP_COMMITS_MAX, Wal};
 
@@ -501,6 +503,9 @@ impl Committer {
             let key = HashedKey::new(*table, bytes, read.layers().context.hash_seed);
             self.validate_key(leader, request, read, &key, earlier.clone())?;
         }
+        if !leader.recent.are_complete_since(read.seq().0) {
+            self.compare_reads(leader, request, read, reads)?;
+        }
         let since = leader.recent.since(read.seq().0);
         for dropped in since.clone().filter_map(|commit| commit.dropped_table) {
             if reads.tables.iter().any(|(id, _)| *id == dropped) {
@@ -511,6 +516,32 @@ impl Committer {
         for writes in since.chain(earlier.map(|request| &request.writes)) {
             if let Some((table, key)) = reads.range_hit(writes) {
                 return Err(conflict(request, table, key));
+            }
+        }
+        Ok(())
+    }
+
+    /// Validates tables and ranges without the commits in between, which were too many to keep: by what is there now.
+    fn compare_reads(
+        &self,
+        leader: &Leader,
+        request: &Request,
+        read: &Snapshot,
+        reads: &ReadSet,
+    ) -> Result<()> {
+        self.wait_visible(leader.numbers.next_seq - 1)?;
+        let now = self.present.snapshot();
+        for (id, name) in &reads.tables {
+            let of_then = read.system_row(rows::TABLES, name.as_bytes(), TableRow::decode)?;
+            let of_now = now.system_row(rows::TABLES, name.as_bytes(), TableRow::decode)?;
+            if of_then.is_some() && of_then != of_now {
+                return Err(conflict(request, *id, reads.some_key(*id)));
+            }
+        }
+        for range in &reads.ranges {
+            let range = lock(range);
+            if let Some(key) = changed_in_range(read, &now, &range)? {
+                return Err(conflict(request, range.table, &key));
             }
         }
         Ok(())
