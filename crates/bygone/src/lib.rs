@@ -26,7 +26,7 @@
 //!
 //! What is inside, and why, is told in `ARCHITECTURE.md`.
 #![deny(unsafe_op_in_unsafe_fn)]
-#![warn(missing_docs)]
+#![deny(missing_docs)]
 
 mod base;
 mod cache;
