@@ -55,3 +55,8 @@ pub use ids::{Seq, SnapshotId};
 pub use snapshot::{Range, Snapshot, Table};
 pub use txn::{Durability, Transaction, TransactionRange};
 pub use value::Value;
+
+/// The README's program compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

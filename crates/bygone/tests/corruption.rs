@@ -1,11 +1,13 @@
 //! Damage: one byte flipped anywhere, files cut, emptied, deleted, replaced by garbage, or put in each other's place.
 //!
-//! Owns: what a damaged database may say. Promises: `Corruption` naming a file of the database and an offset, or exactly the right data; never wrong
-//! data, a panic, a hang, or a huge allocation; and nothing is changed by an opening that fails. May call: the engine's public face only.
+//! Owns: what a damaged database may say. Promises: `Corruption` naming a file of the database and an offset,
+//! or exactly the right data; never wrong data, a panic, a hang, or a huge allocation; and nothing is changed
+//! by an opening that fails. May call: the engine's public face only.
 //!
-//! Two things cannot be told from a crash: damage to the last record of a log behind which nothing was written (an orderly close writes a mark behind it, and
-//! damage to the mark alone loses nothing); and that everything at the end of a log is gone at once, the mark included. Both give an
-//! earlier commit's state, whole.
+//! Two things cannot be told from a crash: damage to the last record of a log behind which nothing was
+//! written (an orderly close writes a mark behind it, and damage to the mark alone loses nothing); and that
+//! everything at the end of a log is gone at once, the mark included. Both give an earlier commit's state,
+//! whole.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -15,14 +17,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use bygone::io::{Disk, OpenMode, SimDisk};
 use bygone::{Error, Result};
 use support::workload::work;
-use support::{Model, PATH, Random, compare, contents, full, inside, open, open_read_only, options, within};
-
-const LIMIT: Duration = Duration::from_secs(200);
+use support::{
+    Model, PATH, Random, compare, contents, full, inside, limit, open, open_read_only, options, within,
+};
 
 /// More than any honest opening of these small databases asks for at once.
 const ALLOCATION_BYTES_MAX: usize = 16 << 20;
@@ -61,7 +62,8 @@ unsafe impl GlobalAlloc for Largest {
 #[global_allocator]
 static ALLOCATOR: Largest = Largest;
 
-/// A small database with everything in it, closed in order: a log with records, runs, a base with overflow pages, history runs, retained bases.
+/// A small database with everything in it, closed in order: a log with records, runs, a base with overflow
+/// pages, history runs, retained bases.
 fn build() -> (SimDisk, Model) {
     let (disk, model) = build_with(99, 4);
     let stats = open_read_only(&disk).unwrap().stats().unwrap();
@@ -124,7 +126,8 @@ fn kind(path: &Path) -> &'static str {
     }
 }
 
-/// The offsets to flip: all headers, the ends, and a sample of the rest. A stretch of zeros behind all records of a log says the same everywhere.
+/// The offsets to flip: all headers, the ends, and a sample of the rest. A stretch of zeros behind all
+/// records of a log says the same everywhere.
 fn offsets(path: &Path, bytes: &[u8], random: &mut Random) -> Vec<u64> {
     let len = bytes.len() as u64;
     let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1);
@@ -159,7 +162,7 @@ fn offsets(path: &Path, bytes: &[u8], random: &mut Random) -> Vec<u64> {
 
 #[test]
 fn a_flipped_byte_is_noticed_or_harmless() {
-    within(LIMIT, || {
+    within(limit(), || {
         let (disk, model) = build();
         let mut random = Random(7);
         let mut counts: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
@@ -186,10 +189,11 @@ fn a_flipped_byte_is_noticed_or_harmless() {
     });
 }
 
-/// As for reading, but opened for writing; and a database that could not be opened is whole again when the damage is undone.
+/// As for reading, but opened for writing; and a database that could not be opened is whole again when the
+/// damage is undone.
 #[test]
 fn a_flipped_byte_does_not_make_an_opening_destroy_anything() {
-    within(LIMIT, || {
+    within(limit(), || {
         let mut random = Random(8);
         for seed in 0..6 {
             let (disk, model) = build_with(seed, seed * 3);
@@ -220,7 +224,7 @@ fn open_damaged(disk: &SimDisk, model: &Model, path: &Path, offset: u64, context
 /// The program was killed: no mark stands behind the last commit. Each `Sync` commit proves the one before.
 #[test]
 fn a_flipped_byte_in_a_log_without_an_end_costs_no_more_than_the_last_commit() {
-    within(LIMIT, || {
+    within(limit(), || {
         let disk = SimDisk::new();
         let mut model = Model::new();
         let db = open(&disk).unwrap();
@@ -250,7 +254,8 @@ fn a_flipped_byte_in_a_log_without_an_end_costs_no_more_than_the_last_commit() {
     });
 }
 
-/// The newest superblock is damaged, and the log behind it was recycled: nothing that only it names may be taken for litter.
+/// The newest superblock is damaged, and the log behind it was recycled: nothing that only it names may be
+/// taken for litter.
 #[test]
 fn a_damaged_superblock_does_not_cost_the_files_that_it_names() {
     let large_memtable = || options().memtable_bytes(4 << 20);
@@ -332,7 +337,7 @@ fn mutilations(bytes: &[u8], random: &mut Random) -> Vec<(String, Option<Vec<u8>
 
 #[test]
 fn a_mutilated_file_is_noticed_or_harmless() {
-    within(LIMIT, || {
+    within(limit(), || {
         let (disk, model) = build();
         let mut random = Random(9);
         for (path, bytes) in contents(&disk) {
@@ -375,7 +380,7 @@ fn cannot_do_without(path: &Path, what: &str) -> bool {
 
 #[test]
 fn files_in_each_others_place_are_noticed() {
-    within(LIMIT, || {
+    within(limit(), || {
         let (disk, model) = build();
         let files: Vec<(PathBuf, Vec<u8>)> = contents(&disk).into_iter().collect();
         let mut random = Random(10);
@@ -401,7 +406,7 @@ fn files_in_each_others_place_are_noticed() {
 /// Files of an older or a strange database in place of this one's.
 #[test]
 fn files_of_another_database_are_noticed() {
-    within(LIMIT, || {
+    within(limit(), || {
         let (disk, model) = build();
         let (other, _) = build();
         let theirs: BTreeMap<PathBuf, Vec<u8>> = contents(&other);

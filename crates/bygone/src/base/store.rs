@@ -315,6 +315,18 @@ impl PageStore {
         slots.iter().for_each(|slot| self.frames.remove(*slot, &guard));
     }
 
+    /// Makes free what only ended base versions kept, and cuts what is free off the file's end: for when nothing is rebuilt soon. Does nothing while a
+    /// rebuild is under way; that one will do it.
+    pub fn shrink(&self) -> Result<()> {
+        let publish = self.publish();
+        self.check_writable(&publish)?;
+        if publish.rebuilding {
+            return Ok(());
+        }
+        self.collect();
+        self.truncate()
+    }
+
     /// Cuts the free slots off the file's end. The caller holds the publish lock, no rebuild is writing, and the newest superblock is durable.
     pub(super) fn truncate(&self) -> Result<()> {
         let end = self.space().trim(self)?;

@@ -123,7 +123,8 @@ impl Engine {
     /// Tells writers how many runs wait. Counted and told under one lock: of a flush and a merge that end together, the later tells last.
     pub fn tell_runs(&self) {
         let manifest = lock(&self.manifest);
-        self.backlog.set_runs(manifest.runs.len());
+        let run_bytes = manifest.runs.iter().map(|run| run.bytes).sum();
+        self.backlog.set_runs(manifest.runs.len(), run_bytes, self.base_bytes());
     }
 }
 

@@ -40,8 +40,8 @@ const DUE_PART: u64 = 2;
 const IDLE_DUE_PART: u64 = 16;
 
 /// A step of a merge rewrites this part of the base, but no less than [`STEP_PAGES_MIN`].
-const STEP_PART: u64 = 8;
-const STEP_PAGES_MIN: usize = 1024;
+const STEP_PART: u64 = 16;
+const STEP_PAGES_MIN: usize = 256;
 
 impl Engine {
     /// Whether enough runs wait, for a disk that is idle or not.
@@ -136,6 +136,9 @@ impl Engine {
         self.superblock_written();
         self.present.publish(|layers| layers.with_merged(new_base, &runs, to));
         self.tell_runs();
+        // Only now has the merge's own view of the base before ended. A file that cannot be cut stays longer until the next time.
+        drop(base);
+        let _ = self.store.shrink();
         committer.forget_declared_before(to);
         self.remove_runs(&runs)?;
         Counters::add(&self.counters.merged_bytes, written_bytes);

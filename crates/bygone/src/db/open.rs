@@ -236,7 +236,6 @@ fn recover(
 
     let health = Arc::new(Health::default());
     let backlog = Arc::new(Backlog::new(health.clone(), options.memtable_bytes));
-    backlog.set_runs(manifest.runs.len());
     for frozen in replay.frozen {
         backlog.push(frozen);
     }
@@ -266,7 +265,7 @@ fn recover(
         Some(Writer { wal, committer: Arc::new(committer) })
     };
     let past = Past::new(disk.clone(), history_dir, store.clone(), cache.clone());
-    Ok(Arc::new(Engine {
+    let engine = Engine {
         disk,
         path: path.to_owned(),
         options,
@@ -286,7 +285,9 @@ fn recover(
         counters: Counters::default(),
         closing: Arc::default(),
         recovered_commits,
-    }))
+    };
+    engine.tell_runs();
+    Ok(Arc::new(engine))
 }
 
 /// The log's commits on their way back into memtables.

@@ -19,6 +19,14 @@ const FROZEN_MAX: usize = 4;
 const RUNS_SLOW: usize = 28;
 const RUNS_STOP: usize = crate::limits::RUNS_MAX - 8;
 
+/// How many bytes of runs may wait for each byte of the base, before writers are slowed and before they are stopped. A merge begins at half of it; this is
+/// for what is written meanwhile, and bounds the room that the database takes.
+const RUN_PART_SLOW: f64 = 0.65;
+const RUN_PART_STOP: f64 = 1.0;
+
+/// A base that is smaller than this many memtables counts as so large: as long as there is little data, there is little to bound.
+const BASE_MEMTABLES_MIN: u64 = 4;
+
 /// The delay at full pressure, in nanoseconds for each byte committed: about 5 MB/s.
 const DELAY_NANOS_PER_BYTE: f64 = 200.0;
 
@@ -56,12 +64,14 @@ struct Queue {
     frozen: VecDeque<Frozen>,
     standby: Option<Memtable>,
     runs: usize,
+    /// Bytes of runs for each byte of the base.
+    run_part: f64,
     closing: bool,
 }
 
 impl Backlog {
     pub fn new(health: Arc<Health>, memtable_bytes: usize) -> Backlog {
-        let queue = Queue { frozen: VecDeque::new(), standby: None, runs: 0, closing: false };
+        let queue = Queue { frozen: VecDeque::new(), standby: None, runs: 0, run_part: 0.0, closing: false };
         Backlog {
             health,
             memtable_bytes,
@@ -116,9 +126,14 @@ impl Backlog {
         self.changed.notify_all();
     }
 
-    /// Tells how many runs wait for a merge.
-    pub fn set_runs(&self, runs: usize) {
-        self.lock().runs = runs;
+    /// Tells how many runs wait for a merge, and how many bytes they and the base hold.
+    pub fn set_runs(&self, runs: usize, run_bytes: u64, base_bytes: u64) {
+        let base_bytes = base_bytes.max(BASE_MEMTABLES_MIN * self.memtable_bytes as u64);
+        {
+            let mut queue = self.lock();
+            queue.runs = runs;
+            queue.run_part = run_bytes as f64 / base_bytes as f64;
+        }
         self.changed.notify_all();
     }
 
@@ -161,10 +176,11 @@ impl Backlog {
         // One frozen memtable is how it should be: it is being flushed while the next fills.
         let frozen = queue.frozen.len().saturating_sub(1) as f64 / (FROZEN_MAX - 1) as f64;
         let runs = queue.runs.saturating_sub(RUNS_SLOW) as f64 / (RUNS_STOP - RUNS_SLOW) as f64;
-        frozen.max(runs)
+        let run_part = (queue.run_part - RUN_PART_SLOW) / (RUN_PART_STOP - RUN_PART_SLOW);
+        frozen.max(runs).max(run_part)
     }
 
-    /// Called before each commit, with its size in bytes: waits as long as the backlog asks for.
+    /// Called after each commit, with its size in bytes: waits as long as the backlog asks for.
     ///
     /// # Errors
     /// `Poisoned`.

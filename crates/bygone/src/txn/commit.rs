@@ -199,14 +199,15 @@ impl Committer {
         }
     }
 
-    /// Commits; returns when the commit is visible, and durable if it asked for that.
+    /// Commits; returns when the commit is visible, and durable if it asked for that, and when the backlog lets the writer go on. It waits behind its commit
+    /// and not before it, because until then it holds a view, and a merge can't use the pages again that a view may read.
     pub fn commit(&self, request: Request) -> Result<Committed> {
         self.health.check()?;
         let encoded = record::encode(&request.marks, &request.writes);
         record::check_size("a commit", encoded.len(), COMMIT_BYTES_MAX)?;
-        self.backlog.slow_down(encoded.len())?;
+        let bytes = encoded.len();
         let ticket = Arc::new(Ticket {
-            bytes: encoded.len(),
+            bytes,
             state: Mutex::new(TicketState { word: Word::Waiting(Box::new((request, encoded))), lead: false }),
             changed: Condvar::new(),
         });
@@ -225,8 +226,11 @@ impl Committer {
         self.finish(&accepted.group);
         std::mem::forget(unfinished);
         self.wait_visible(accepted.place.seq)?;
-        let snapshot = (accepted.place.snapshot_id != 0).then_some(SnapshotId(accepted.place.snapshot_id));
-        Ok(Committed { seq: Seq(accepted.place.seq), snapshot })
+        let Place { seq, snapshot_id, .. } = accepted.place;
+        drop(accepted);
+        // This commit stands, whatever fails now: the next one is told, because the database is poisoned.
+        let _ = self.backlog.slow_down(bytes);
+        Ok(Committed { seq: Seq(seq), snapshot: (snapshot_id != 0).then_some(SnapshotId(snapshot_id)) })
     }
 
     /// Waits for the leader's word; leads, if that is the word.

@@ -240,20 +240,19 @@ impl Transaction {
         Ok(self.view.resolve(table)?.unwrap_or(table.id()))
     }
 
-    fn finish(mut self, declaration: Option<Declaration>) -> Result<Committed> {
-        let seed = self.committer.present.context().hash_seed;
-        let writes = std::mem::take(&mut self.writes);
-        let reads = self.serializable.as_ref().map(|serializable| {
+    fn finish(self, declaration: Option<Declaration>) -> Result<Committed> {
+        let Transaction { committer, _owner, view, writes, tables, durability, serializable, .. } = self;
+        let reads = serializable.as_ref().map(|serializable| {
             std::mem::take(&mut *serializable.reads.lock().unwrap_or_else(PoisonError::into_inner))
         });
-        self.committer.commit(Request {
-            hashes: hashes(&writes, seed),
+        committer.commit(Request {
+            hashes: hashes(&writes, committer.present.context().hash_seed),
             writes,
             marks: Marks { declaration, table_change: None },
-            tables: std::mem::take(&mut self.tables),
-            read: Some(self.view.clone()),
+            tables,
+            read: Some(view),
             reads,
-            durability: self.durability,
+            durability,
         })
     }
 }

@@ -1,7 +1,7 @@
 //! Power cuts while a database is made.
 //!
-//! Owns: the very first moments. Promises: there is no database, or an empty one, and never an error; what was committed after that is there.
-//! May call: the support.
+//! Owns: the very first moments. Promises: there is no database, or an empty one, and never an error; what
+//! was committed after that is there. May call: the support.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,10 +1,11 @@
 //! Child processes killed by SIGKILL at random moments, on the real disk.
 //!
-//! Owns: the child, which is this test binary run again, and the parent that kills it. Promises: what the child was told was committed is there, `Buffered`
-//! or not, because the operating system lives on; no half commit; every snapshot that was declared reads as it was. May call: the support.
+//! Owns: the child, which is this test binary run again, and the parent that kills it. Promises: what the
+//! child was told was committed is there, `Buffered` or not, because the operating system lives on; no half
+//! commit; every snapshot that was declared reads as it was. May call: the support.
 //!
-//! Each thread of the child has a table of its own, in which commit `n` does what a function of thread and `n` says, so the parent's model needs
-//! nothing but numbers.
+//! Each thread of the child has a table of its own, in which commit `n` does what a function of thread and
+//! `n` says, so the parent's model needs nothing but numbers.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Power cuts: at every counted operation of a workload, and again at every operation of the recovery.
 //!
-//! Owns: the sweep over all cuts. Promises: every durable commit is there, no half commit, every declared snapshot as it was; recovering again
-//! finds the same. May call: the support.
+//! Owns: the sweep over all cuts. Promises: every durable commit is there, no half commit, every declared
+//! snapshot as it was; recovering again finds the same. May call: the support.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Power cuts in a merge that publishes in several steps: a base of many pages, of which most are replaced.
 //!
-//! Owns: what small databases never come to. Promises: after a cut at any operation of the merge, and of the merge that makes up for it, everything is
-//! there. May call: the support.
+//! Owns: what small databases never come to. Promises: after a cut at any operation of the merge, and of the
+//! merge that makes up for it, everything is there. May call: the support.
 
 use std::sync::Arc;
 

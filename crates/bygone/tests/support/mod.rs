@@ -1,8 +1,8 @@
-//! What the tests of crashes, faults and damage share: a plain model that keeps every state, a deterministic workload, and comparing a database with the
-//! model.
+//! What the tests of crashes, faults and damage share: a plain model that keeps every state, a deterministic
+//! workload, and comparing a database with the model.
 //!
-//! Owns: [`Model`], [`check`], [`within`]. Promises: the same seed makes the same calls; whatever is found wrong is told with the given context.
-//! May call: the engine's public face only.
+//! Owns: [`Model`], [`check`], [`within`]. Promises: the same seed makes the same calls; whatever is found
+//! wrong is told with the given context. May call: the engine's public face only.
 // Each test file is a crate of its own and uses a part of this.
 #![allow(dead_code)]
 
@@ -110,7 +110,8 @@ impl Model {
         self.declared.retain(|declared| declared.seq <= seq);
     }
 
-    /// The database was opened again and found at this commit: what came behind never was, and what is there is there for good.
+    /// The database was opened again and found at this commit: what came behind never was, and what is there
+    /// is there for good.
     pub fn cut_at(&mut self, seq: u64) {
         self.forget_after(seq);
         (self.acknowledged, self.durable) = (seq, seq);
@@ -217,7 +218,8 @@ fn difference(found: &Records, expected: &Records) -> Option<String> {
     Some(format!("key {key_text}: {}, expected {}", tell(found), tell(expected)))
 }
 
-/// Opens what a crash left, and checks that it holds a prefix of the commits with at least the durable ones. Answers the database, and its commit.
+/// Opens what a crash left, and checks that it holds a prefix of the commits with at least the durable ones.
+/// Answers the database, and its commit.
 pub fn check(disk: &SimDisk, model: &Model, context: &str) -> (Db, u64) {
     let db = open(disk).unwrap_or_else(|error| panic!("{context}: open: {error}"));
     let seq = check_open(&db, model, context);
@@ -251,6 +253,11 @@ pub fn within<T: Send + 'static>(limit: Duration, work: impl FnOnce() -> T + Sen
 /// Whether every point is to be tried, and not a sample.
 pub fn full() -> bool {
     std::env::var_os("BYGONE_FULL").is_some_and(|value| value == "1")
+}
+
+/// How long a test that may hang is waited for.
+pub fn limit() -> Duration {
+    Duration::from_secs(if full() { 3600 } else { 200 })
 }
 
 /// Of `1..=last` all, or `count` that are spread evenly, each at a random place of its share.

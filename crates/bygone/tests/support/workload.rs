@@ -1,7 +1,7 @@
 //! Deterministic work on a database and its model side by side.
 //!
-//! Owns: [`work`]. Promises: what is done depends on the seed and on the model alone; the model has each commit before the database is asked for
-//! it. May call: the engine's public face only.
+//! Owns: [`work`]. Promises: what is done depends on the seed and on the model alone; the model has each
+//! commit before the database is asked for it. May call: the engine's public face only.
 
 use std::sync::Arc;
 
