@@ -326,7 +326,7 @@ fn a_serializable_transaction_is_validated_however_much_was_committed_since() {
         let mut tx = db.begin_serializable().unwrap();
         // Reads up to "d".
         let mut range = tx.range(&read, b"b".as_slice()..b"z".as_slice()).unwrap();
-        while range.next().is_some_and(|item| item.unwrap().0[..] < b"d"[..]) {}
+        while range.next().is_some_and(|item| item.unwrap().0[..] < *b"d".as_slice()) {}
         if number == 7 {
             tx.get(&dropped, "k").unwrap();
         }

@@ -286,7 +286,10 @@ fn an_idle_thread_keeps_no_old_layers() {
     let reader = {
         let db = db.clone();
         std::thread::spawn(move || {
-            answer.send(Arc::downgrade(db.snapshot().layers())).unwrap();
+            let snapshot = db.snapshot();
+            let layers = Arc::downgrade(snapshot.layers());
+            drop(snapshot);
+            answer.send(layers).unwrap();
             // Idle until the test is over.
             let _ = wait.recv();
         })

@@ -1,6 +1,6 @@
 //! Committing: the queue, the leader, and the order in which commits become visible.
 //!
-//! Owns: sequence numbers, the active memtable, validation, and the publication of `visible_seq`. Promises: commits take effect in the order of their numbers,
+//! Owns: sequence numbers, the active memtable, and the publication of `visible_seq`. Promises: commits take effect in the order of their numbers,
 //! each whole; one log write and at most one sync serve a whole group; a commit that returned is visible to every view taken afterwards. May call:
 //! wal, memtable, snapshot.
 //!
@@ -18,10 +18,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use super::backlog::{Backlog, Frozen};
-use super::record::{self, Declaration, Marks, Place, TableChange};
-use super::validate::{
-    ConflictTable, ReadSet, RecentCommit, RecentCommits, Running, changed_in_range, changed_since,
-};
+use super::record::{self, Marks, Place, TableChange};
+use super::validate::{ConflictTable, ReadSet, RecentCommit, RecentCommits, Running};
 use super::write_set::WriteSet;
 use crate::error::{Error, Result};
 use crate::health::Health;
@@ -31,8 +29,8 @@ use crate::limits::COMMIT_BYTES_MAX;
 use crate::memtable::Memtable;
 use crate::signal::Signal;
 use crate::snapshot::present::Present;
-use crate::snapshot::rows::{self, TableRow};
-use crate::snapshot::{Layers, Snapshot, Table};
+use crate::snapshot::rows;
+use crate::snapshot::{Snapshot, Table};
 use crate::wal::{GROUP_COMMITS_MAX, Wal};
 
 /// A leader takes no more into its group once the group's log record has this many bytes.
@@ -101,19 +99,19 @@ struct Queue {
 
 /// What only the leader touches, or who takes its place for a moment.
 pub(crate) struct Leader {
-    numbers: Numbers,
+    pub(super) numbers: Numbers,
     active: Arc<Memtable>,
-    conflicts: ConflictTable,
-    recent: RecentCommits,
+    pub(super) conflicts: ConflictTable,
+    pub(super) recent: RecentCommits,
     /// The log segment that the last group went to.
     segment: u64,
 }
 
 /// What the next commit gets.
 #[derive(Clone, Copy, Debug)]
-struct Numbers {
-    next_seq: u64,
-    next_snapshot_id: u64,
+pub(super) struct Numbers {
+    pub next_seq: u64,
+    pub next_snapshot_id: u64,
     last_time_micros: u64,
 }
 
@@ -444,134 +442,7 @@ impl Committer {
         declared.drain(..end);
     }
 
-    /// Whether this commit may take its place behind all that have theirs, `earlier` being those of the same group.
-    fn validate<'r>(
-        &self,
-        leader: &Leader,
-        request: &Request,
-        earlier: impl Iterator<Item = &'r Request> + Clone,
-    ) -> Result<()> {
-        for table in &request.tables {
-            table.check_exists(self.database())?;
-        }
-        if let Some(read) = &request.read {
-            let keys = request.writes.iter().zip(&request.hashes);
-            for ((table, bytes, _), hash) in keys {
-                let key = HashedKey { key: Key { table, bytes }, hash: *hash };
-                self.validate_key(leader, request, read, &key, earlier.clone())?;
-            }
-            if let Some(reads) = &request.reads {
-                self.validate_reads(leader, request, read, reads, earlier.clone())?;
-            }
-        }
-        match &request.marks.declaration {
-            Some(Declaration { name: Some(name), .. }) => self.validate_name(leader, name, earlier),
-            _ => Ok(()),
-        }
-    }
-
-    fn validate_key<'r>(
-        &self,
-        leader: &Leader,
-        request: &Request,
-        read: &Snapshot,
-        key: &HashedKey<'_>,
-        mut earlier: impl Iterator<Item = &'r Request>,
-    ) -> Result<()> {
-        let Key { table, bytes } = key.key;
-        let in_group = earlier.any(|earlier| earlier.writes.get(table, bytes).is_some());
-        let last_seq = leader.conflicts.last_seq(key.hash);
-        if !in_group {
-            if last_seq <= read.seq().0 {
-                return Ok(());
-            }
-            // Somebody wrote this key, or another with the same entry. That commit may be in its way into the memtable still.
-            self.wait_visible(last_seq)?;
-            let layers: Arc<Layers> = self.present.layers();
-            if !changed_since(read, &layers, leader.numbers.next_seq - 1, key)? {
-                return Ok(());
-            }
-        }
-        Err(conflict(request, table, bytes))
-    }
-
-    fn validate_reads<'r>(
-        &self,
-        leader: &Leader,
-        request: &Request,
-        read: &Snapshot,
-        reads: &ReadSet,
-        earlier: impl Iterator<Item = &'r Request> + Clone,
-    ) -> Result<()> {
-        for (table, bytes) in &reads.keys {
-            let key = HashedKey::new(*table, bytes, read.layers().context.hash_seed);
-            self.validate_key(leader, request, read, &key, earlier.clone())?;
-        }
-        if !leader.recent.are_complete_since(read.seq().0) {
-            self.compare_reads(leader, request, read, reads)?;
-        }
-        let since = leader.recent.since(read.seq().0);
-        for dropped in since.clone().filter_map(|commit| commit.dropped_table) {
-            if reads.tables.iter().any(|(id, _)| *id == dropped) {
-                return Err(conflict(request, dropped, reads.some_key(dropped)));
-            }
-        }
-        let since = since.map(|commit| &commit.writes);
-        for writes in since.chain(earlier.map(|request| &request.writes)) {
-            if let Some((table, key)) = reads.range_hit(writes) {
-                return Err(conflict(request, table, key));
-            }
-        }
-        Ok(())
-    }
-
-    /// Validates tables and ranges without the commits in between, which were too many to keep: by what is there now.
-    fn compare_reads(
-        &self,
-        leader: &Leader,
-        request: &Request,
-        read: &Snapshot,
-        reads: &ReadSet,
-    ) -> Result<()> {
-        self.wait_visible(leader.numbers.next_seq - 1)?;
-        let now = self.present.snapshot();
-        for (id, name) in &reads.tables {
-            let of_then = read.system_row(rows::TABLES, name.as_bytes(), TableRow::decode)?;
-            let of_now = now.system_row(rows::TABLES, name.as_bytes(), TableRow::decode)?;
-            if of_then.is_some() && of_then != of_now {
-                return Err(conflict(request, *id, reads.some_key(*id)));
-            }
-        }
-        for range in &reads.ranges {
-            let range = lock(range);
-            if let Some(key) = changed_in_range(read, &now, &range)? {
-                return Err(conflict(request, range.table, &key));
-            }
-        }
-        Ok(())
-    }
-
-    /// A snapshot's name must be new.
-    fn validate_name<'r>(
-        &self,
-        leader: &Leader,
-        name: &str,
-        mut earlier: impl Iterator<Item = &'r Request>,
-    ) -> Result<()> {
-        let taken = |id| Error::NameTaken { name: name.to_owned(), snapshot: id };
-        let same = |request: &Request| {
-            request.marks.declaration.as_ref().is_some_and(|other| other.name.as_deref() == Some(name))
-        };
-        if earlier.any(same) {
-            return Err(taken(SnapshotId(leader.numbers.next_snapshot_id)));
-        }
-        self.wait_visible(leader.numbers.next_seq - 1)?;
-        let row =
-            self.present.snapshot().system_row(rows::SNAPSHOT_NAMES, name.as_bytes(), rows::decode_id)?;
-        row.map_or(Ok(()), |id| Err(taken(SnapshotId(id))))
-    }
-
-    fn database(&self) -> u64 {
+    pub(super) fn database(&self) -> u64 {
         self.present.context().tables.database()
     }
 
@@ -615,14 +486,6 @@ impl Committer {
         }
         Ok(())
     }
-}
-
-/// The names come with the request: the directory of tables is locked before the leader, never by it.
-fn conflict(request: &Request, table: u32, key: &[u8]) -> Error {
-    let written = request.tables.iter().map(|table| (table.id(), table.name()));
-    let read = request.reads.iter().flat_map(|reads| &reads.tables).map(|(id, name)| (*id, &name[..]));
-    let name = written.chain(read).find(|(id, _)| *id == table).map_or("", |(_, name)| name);
-    Error::Conflict { table: name.to_owned(), key: key.to_vec() }
 }
 
 impl Numbers {
@@ -693,6 +556,6 @@ impl Drop for PoisonOnUnwind<'_> {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,17 +1,158 @@
 //! Whether a transaction may commit.
 //!
 //! Owns: the conflict table and the log of recent commits. Promises: first committer wins on written keys; serializable transactions lose also when what
-//! they read was written since, ranges included; nobody loses over a key that nobody wrote. May call: snapshot.
+//! they read was written since, ranges included; nobody loses over a key that nobody wrote. May call: snapshot, and the committer's waiting.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::commit::{Committer, Leader, Request, lock};
+use super::record::Declaration;
 use super::write_set::WriteSet;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::ids::SnapshotId;
 use crate::layer::{HashedKey, Key};
+use crate::snapshot::rows::{self, TableRow};
 use crate::snapshot::{Layers, MergeCursor, Snapshot};
+
+impl Committer {
+    /// Whether this commit may take its place behind all that have theirs, `earlier` being those of the same group.
+    pub(super) fn validate<'r>(
+        &self,
+        leader: &Leader,
+        request: &Request,
+        earlier: impl Iterator<Item = &'r Request> + Clone,
+    ) -> Result<()> {
+        for table in &request.tables {
+            table.check_exists(self.database())?;
+        }
+        if let Some(read) = &request.read {
+            let keys = request.writes.iter().zip(&request.hashes);
+            for ((table, bytes, _), hash) in keys {
+                let key = HashedKey { key: Key { table, bytes }, hash: *hash };
+                self.validate_key(leader, request, read, &key, earlier.clone())?;
+            }
+            if let Some(reads) = &request.reads {
+                self.validate_reads(leader, request, read, reads, earlier.clone())?;
+            }
+        }
+        match &request.marks.declaration {
+            Some(Declaration { name: Some(name), .. }) => self.validate_name(leader, name, earlier),
+            _ => Ok(()),
+        }
+    }
+
+    fn validate_key<'r>(
+        &self,
+        leader: &Leader,
+        request: &Request,
+        read: &Snapshot,
+        key: &HashedKey<'_>,
+        mut earlier: impl Iterator<Item = &'r Request>,
+    ) -> Result<()> {
+        let Key { table, bytes } = key.key;
+        let in_group = earlier.any(|earlier| earlier.writes.get(table, bytes).is_some());
+        let last_seq = leader.conflicts.last_seq(key.hash);
+        if !in_group {
+            if last_seq <= read.seq().0 {
+                return Ok(());
+            }
+            // Somebody wrote this key, or another with the same entry. That commit may be in its way into the memtable still.
+            self.wait_visible(last_seq)?;
+            let layers: Arc<Layers> = self.present.layers();
+            if !changed_since(read, &layers, leader.numbers.next_seq - 1, key)? {
+                return Ok(());
+            }
+        }
+        Err(conflict(request, table, bytes))
+    }
+
+    fn validate_reads<'r>(
+        &self,
+        leader: &Leader,
+        request: &Request,
+        read: &Snapshot,
+        reads: &ReadSet,
+        earlier: impl Iterator<Item = &'r Request> + Clone,
+    ) -> Result<()> {
+        for (table, bytes) in &reads.keys {
+            let key = HashedKey::new(*table, bytes, read.layers().context.hash_seed);
+            self.validate_key(leader, request, read, &key, earlier.clone())?;
+        }
+        if !leader.recent.are_complete_since(read.seq().0) {
+            self.compare_reads(leader, request, read, reads)?;
+        }
+        let since = leader.recent.since(read.seq().0);
+        for dropped in since.clone().filter_map(|commit| commit.dropped_table) {
+            if reads.tables.iter().any(|(id, _)| *id == dropped) {
+                return Err(conflict(request, dropped, reads.some_key(dropped)));
+            }
+        }
+        let since = since.map(|commit| &commit.writes);
+        for writes in since.chain(earlier.map(|request| &request.writes)) {
+            if let Some((table, key)) = reads.range_hit(writes) {
+                return Err(conflict(request, table, key));
+            }
+        }
+        Ok(())
+    }
+
+    /// Validates tables and ranges without the commits in between, which were too many to keep: by what is there now.
+    fn compare_reads(
+        &self,
+        leader: &Leader,
+        request: &Request,
+        read: &Snapshot,
+        reads: &ReadSet,
+    ) -> Result<()> {
+        self.wait_visible(leader.numbers.next_seq - 1)?;
+        let now = self.present.snapshot();
+        for (id, name) in &reads.tables {
+            let of_then = read.system_row(rows::TABLES, name.as_bytes(), TableRow::decode)?;
+            let of_now = now.system_row(rows::TABLES, name.as_bytes(), TableRow::decode)?;
+            if of_then.is_some() && of_then != of_now {
+                return Err(conflict(request, *id, reads.some_key(*id)));
+            }
+        }
+        for range in &reads.ranges {
+            let range = lock(range);
+            if let Some(key) = changed_in_range(read, &now, &range)? {
+                return Err(conflict(request, range.table, &key));
+            }
+        }
+        Ok(())
+    }
+
+    /// A snapshot's name must be new.
+    fn validate_name<'r>(
+        &self,
+        leader: &Leader,
+        name: &str,
+        mut earlier: impl Iterator<Item = &'r Request>,
+    ) -> Result<()> {
+        let taken = |id| Error::NameTaken { name: name.to_owned(), snapshot: id };
+        let same = |request: &Request| {
+            request.marks.declaration.as_ref().is_some_and(|other| other.name.as_deref() == Some(name))
+        };
+        if earlier.any(same) {
+            return Err(taken(SnapshotId(leader.numbers.next_snapshot_id)));
+        }
+        self.wait_visible(leader.numbers.next_seq - 1)?;
+        let row =
+            self.present.snapshot().system_row(rows::SNAPSHOT_NAMES, name.as_bytes(), rows::decode_id)?;
+        row.map_or(Ok(()), |id| Err(taken(SnapshotId(id))))
+    }
+}
+
+/// The names come with the request: the directory of tables is locked before the leader, never by it.
+fn conflict(request: &Request, table: u32, key: &[u8]) -> Error {
+    let written = request.tables.iter().map(|table| (table.id(), table.name()));
+    let read = request.reads.iter().flat_map(|reads| &reads.tables).map(|(id, name)| (*id, &name[..]));
+    let name = written.chain(read).find(|(id, _)| *id == table).map_or("", |(_, name)| name);
+    Error::Conflict { table: name.to_owned(), key: key.to_vec() }
+}
 
 /// A power of two; 8 bytes each.
 const ENTRIES: usize = 1 << 16;
@@ -36,12 +177,7 @@ impl ConflictTable {
 }
 
 /// Whether anybody changed `key` since the transaction's view was taken. All commits up to now must be visible.
-pub(crate) fn changed_since(
-    read: &Snapshot,
-    now: &Layers,
-    now_seq: u64,
-    key: &HashedKey<'_>,
-) -> Result<bool> {
+fn changed_since(read: &Snapshot, now: &Layers, now_seq: u64, key: &HashedKey<'_>) -> Result<bool> {
     let read_seq = read.seq().0;
     if let Some(seq) = now.newest_seq(key)? {
         return Ok(seq > read_seq);
@@ -102,11 +238,7 @@ impl RangeRead {
 
 /// A key that lies in what was read of a range and has another value now than in the transaction's view: the answer where the commits in between are not at
 /// hand. Takes as long as reading the range twice.
-pub(crate) fn changed_in_range(
-    read: &Snapshot,
-    now: &Snapshot,
-    range: &RangeRead,
-) -> Result<Option<Vec<u8>>> {
+fn changed_in_range(read: &Snapshot, now: &Snapshot, range: &RangeRead) -> Result<Option<Vec<u8>>> {
     let cursor = |view: &Snapshot| -> Result<MergeCursor> {
         let mut cursor = view.layers().cursor_under(None, range.table, view.seq().into());
         cursor.seek_bound(range.lower.as_ref().map(Vec::as_slice))?;
