@@ -10,7 +10,6 @@ mod support;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bygone::io::{Operation, SimDisk};
 use bygone::{Db, Durability, Error, Result};

@@ -1,4 +1,4 @@
-//! A cached block in memory: header and bytes in one allocation, the bytes on a cache line's boundary.
+//! A cached block in memory: header and bytes in one allocation.
 //!
 //! Owns: the allocation. Promises: a frame's bytes do not change once it is shared, and it is freed only after every guard that
 //! could have seen it is gone. May call: the allocator and the epoch collector.
@@ -12,8 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_epoch::Guard;
 
-/// The bytes begin this far into the allocation.
-const DATA_OFFSET: usize = 64;
+/// The bytes begin this far into the allocation, which begins on a cache line: so the header of a page, 32 bytes too, shares the line that a look-up
+/// touches anyway, and what follows it begins on the next.
+const DATA_OFFSET: usize = 32;
+const _: () = assert!(size_of::<Header>() <= DATA_OFFSET);
 
 /// What stands at the head of an allocation; the block's bytes follow at [`DATA_OFFSET`].
 pub(super) struct Header {
