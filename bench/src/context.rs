@@ -1,6 +1,7 @@
 //! What a suite is given, and where it tells what it measured.
 //!
-//! Owns: [`Context`] and [`Measurement`]. Promises: a measurement is out as soon as it is made, so that a run that fails later has not been in vain.
+//! Owns: [`Context`] and [`Measurement`]. Promises: a measurement is out as soon as it is made, so that a run
+//! that fails later has not been in vain.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -55,7 +56,8 @@ impl Context {
         if self.threads.is_empty() { default.to_vec() } else { self.threads.clone() }
     }
 
-    /// Tells the conductor a figure. `what` is the case and, if the case has several figures, which of them: `"load cpu"`.
+    /// Tells the conductor a figure. `what` is the case and, if the case has several figures, which of them:
+    /// `"load cpu"`.
     pub fn measured(&self, what: &str, threads: usize, value: f64, unit: &str) -> Result<()> {
         let measurement = Measurement { case: what.to_owned(), threads, value, unit: unit.to_owned() };
         let mut out = std::io::stdout().lock();

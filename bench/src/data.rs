@@ -1,6 +1,7 @@
 //! The records: deterministic, so that all engines and all runs get the same.
 //!
-//! Owns: keys, values and random numbers. Promises: key `i` is a bijection of `i` scattered over the whole key space, so counting up is random order.
+//! Owns: keys, values and random numbers. Promises: key `i` is a bijection of `i` scattered over the whole
+//! key space, so counting up is random order.
 
 pub const KEY_BYTES: usize = 16;
 pub const VALUE_BYTES: usize = 100;

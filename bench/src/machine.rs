@@ -18,7 +18,8 @@ pub struct Machine {
     pub memory_mib: u64,
     pub kernel: String,
     pub file_system: String,
-    /// The median time that one sync of one page in a preallocated file takes: no engine commits durably faster on one thread.
+    /// The median time that one sync of one page in a preallocated file takes: no engine commits durably
+    /// faster on one thread.
     pub disk_sync_micros: f64,
     /// The load average before the first run: above zero, others were at work too.
     pub load_before: f64,

@@ -52,7 +52,8 @@ impl Cost {
 
 fn cpu_seconds() -> Result<f64> {
     let stat = fs::read_to_string("/proc/self/stat")?;
-    // The program's name may hold anything, so count from its closing parenthesis: user and system time are fields 14 and 15.
+    // The program's name may hold anything, so count from its closing parenthesis: user and system time are
+    // fields 14 and 15.
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<f64>);
     Ok(ticks.sum::<Result<f64, _>>()? / TICKS_PER_SECOND)

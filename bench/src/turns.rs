@@ -1,6 +1,7 @@
 //! The conductor: engines take turns, and their medians are compared.
 //!
-//! Owns: the players' processes and directories. Promises: A B A B, so that what slows the machine for a while slows all engines; each run in a new
+//! Owns: the players' processes and directories. Promises: A B A B, so that what slows the machine for a
+//! while slows all engines; each run in a new
 //! process over an empty directory, so that none inherits another's memory, threads or files.
 
 use std::fs::File;

@@ -10,7 +10,8 @@ use bygone::{Db, Options, Snapshot, SnapshotId, Table};
 use super::{Access, Durability, Engine, Past, Reader, Setup, Written};
 use crate::data::{Key, Record};
 
-/// A backlog is bounded that does not slow writers yet: one memtable in its way to the disk, and these many runs.
+/// A backlog is bounded that does not slow writers yet: one memtable in its way to the disk, and these many
+/// runs.
 const STEADY_FROZEN_MEMTABLES: u64 = 1;
 const STEADY_RUNS: u64 = 20;
 
@@ -43,7 +44,8 @@ impl Engine for Bygone {
     fn commit(&self, records: &[Record], durability: Durability) -> Result<()> {
         loop {
             match self.transaction(records, durability)?.commit() {
-                // Two threads may put the same key at a time: the one that lost tries again, as an application does.
+                // Two threads may put the same key at a time: the one that lost tries again, as an
+                // application does.
                 Err(bygone::Error::Conflict { .. }) => {}
                 other => return other.map(|_| ()).map_err(Into::into),
             }

@@ -1,6 +1,7 @@
 //! LMDB, through heed: a copy-on-write B+tree in a memory map.
 //!
-//! Buffered commits are those of an environment with `NO_SYNC`: written to the file, not synced. The flag is changed when the kind of commit changes.
+//! Buffered commits are those of an environment with `NO_SYNC`: written to the file, not synced. The flag is
+//! changed when the kind of commit changes.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -44,7 +45,8 @@ impl Lmdb {
                 Durability::Sync => FlagSetMode::Disable,
                 Durability::Buffered => FlagSetMode::Enable,
             };
-            // SAFETY: the lock lets one thread at a time do this; a file that a power cut may tear is what is being measured.
+            // SAFETY: the lock lets one thread at a time do this; a file that a power cut may tear is what is
+            // being measured.
             unsafe { self.env.set_flags(EnvFlags::NO_SYNC, mode)? };
             *current = durability;
         }

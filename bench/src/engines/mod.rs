@@ -1,6 +1,7 @@
 //! The engines: one file each.
 //!
-//! Owns: what a suite may ask of an engine. Promises: each engine is driven in the way its own manual calls fast for the case. Loops that take
+//! Owns: what a suite may ask of an engine. Promises: each engine is driven in the way its own manual calls
+//! fast for the case. Loops that take
 //! nanoseconds a turn are the engine's own, so that no virtual call is measured with them.
 
 mod bygone;
@@ -61,7 +62,8 @@ pub trait Engine: Send + Sync {
     /// Begins and drops a read of the present, this many times.
     fn begin_and_drop(&self, count: u64) -> Result<()>;
 
-    /// Waits until the work that commits have put off is no more than what goes on at any moment of steady writing.
+    /// Waits until the work that commits have put off is no more than what goes on at any moment of steady
+    /// writing.
     fn catch_up(&self) -> Result<()>;
 
     /// Does all work that commits have put off: afterwards reads are as fast as they get.

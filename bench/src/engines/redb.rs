@@ -1,7 +1,9 @@
 //! redb: a copy-on-write B+tree in one file.
 //!
-//! It has no commits that survive the end of the process but not a power cut. `Durability::None` stays in memory until the next durable commit, so
-//! buffered commits are made of these, with a durable one every [`DURABLE_EVERY`]: without any, pages would never be freed.
+//! It has no commits that survive the end of the process but not a power cut. `Durability::None` stays in
+//! memory until the next durable commit, so
+//! buffered commits are made of these, with a durable one every [`DURABLE_EVERY`]: without any, pages would
+//! never be freed.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};

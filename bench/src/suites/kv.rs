@@ -1,6 +1,7 @@
 //! Suite `kv`: plain key-value work, and what keeping the past adds to it.
 //!
-//! Owns: the cases and their sizes. Promises: keys in random order, values that do not compress, every get finds its record, every scan sees all.
+//! Owns: the cases and their sizes. Promises: keys in random order, values that do not compress, every get
+//! finds its record, every scan sees all.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -99,7 +100,8 @@ fn on_threads<T: Send>(count: usize, work: impl Fn(u64) -> Result<T> + Sync) -> 
     })
 }
 
-/// Puts all keys once, in random order. The database of the last number of threads is the one the other cases go on with.
+/// Puts all keys once, in random order. The database of the last number of threads is the one the other cases
+/// go on with.
 fn load(context: &Context, sizes: &Sizes, setup: Setup) -> Result<(Box<dyn Engine>, PathBuf)> {
     let counts = if context.wants("load") { context.threads_or(&[2]) } else { vec![2] };
     let mut loaded: Option<(Box<dyn Engine>, PathBuf)> = None;
@@ -149,7 +151,8 @@ fn put_all(engine: &dyn Engine, keys: u64, threads: usize) -> Result<()> {
     Ok(())
 }
 
-/// Random puts over what is there, while flushes and merges keep up: the clock stops when the work that was put off is bounded.
+/// Random puts over what is there, while flushes and merges keep up: the clock stops when the work that was
+/// put off is bounded.
 fn overwrite(context: &Context, sizes: &Sizes, engine: &dyn Engine, dir: &Path) -> Result<()> {
     if !context.wants("overwrite") {
         return Ok(());
@@ -323,7 +326,8 @@ fn durable(context: &Context, sizes: &Sizes, engine: &dyn Engine, dir: &Path) ->
     Ok(())
 }
 
-/// Reads as of a declared snapshot that lies under a fifth of the database overwritten and merged since, beside the same reads of now.
+/// Reads as of a declared snapshot that lies under a fifth of the database overwritten and merged since,
+/// beside the same reads of now.
 fn as_of(context: &Context, sizes: &Sizes, engine: &dyn Engine, past: &dyn Past) -> Result<()> {
     if !context.wants("as_of") {
         return Ok(());

@@ -1,6 +1,7 @@
 //! The suites: one file each.
 //!
-//! Owns: the list of suites. A suite is a function over a [`Context`], which names the engine; it reports as it goes.
+//! Owns: the list of suites. A suite is a function over a [`Context`], which names the engine; it reports as
+//! it goes.
 
 mod kv;
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::ids::SnapshotId;
 
+/// What the engine answers.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Everything that can go wrong. `Clone`, because one failed sync fails every commit of its group.
@@ -13,33 +14,97 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 pub enum Error {
     /// Another transaction committed a change to this key (or to the range that was read) first.
-    Conflict { table: String, key: Vec<u8> },
+    Conflict {
+        /// The table's name.
+        table: String,
+        /// The key, or the one in the range that was read.
+        key: Vec<u8>,
+    },
     /// No declared snapshot answers to this.
-    SnapshotNotFound { snapshot: String },
+    SnapshotNotFound {
+        /// How it was asked for, in words.
+        snapshot: String,
+    },
     /// The snapshot may not be deleted.
-    SnapshotHeld { snapshot: SnapshotId },
+    SnapshotHeld {
+        /// The snapshot's id.
+        snapshot: SnapshotId,
+    },
     /// Another declared snapshot has this name.
-    NameTaken { name: String, snapshot: SnapshotId },
+    NameTaken {
+        /// The name.
+        name: String,
+        /// Who has it.
+        snapshot: SnapshotId,
+    },
     /// The table does not exist, or was dropped.
-    TableNotFound { table: String },
+    TableNotFound {
+        /// The table's name.
+        table: String,
+    },
     /// A file does not hold what was written to it.
-    Corruption { path: PathBuf, offset: u64, reason: String },
+    Corruption {
+        /// The file.
+        path: PathBuf,
+        /// Where in it, in bytes; 0 if the damage has no one place.
+        offset: u64,
+        /// What is wrong.
+        reason: String,
+    },
     /// Another process has the database open; its process id, where the lock file names it.
-    Locked { path: PathBuf, owner: Option<u32> },
+    Locked {
+        /// The lock file.
+        path: PathBuf,
+        /// The process id.
+        owner: Option<u32>,
+    },
     /// There is no database here, and none was to be made.
-    NotFound { path: PathBuf },
+    NotFound {
+        /// The directory.
+        path: PathBuf,
+    },
     /// The database was opened for reading only.
-    ReadOnly { path: PathBuf },
+    ReadOnly {
+        /// The directory or file.
+        path: PathBuf,
+    },
     /// Something exceeds a limit. Sizes in bytes, or a count where `what` says so.
-    TooLarge { what: &'static str, size: u64, limit: u64 },
+    TooLarge {
+        /// What is too large.
+        what: &'static str,
+        /// How large it is.
+        size: u64,
+        /// How large it may be.
+        limit: u64,
+    },
     /// An argument makes no sense.
-    InvalidArgument { reason: String },
+    InvalidArgument {
+        /// Why not.
+        reason: String,
+    },
     /// The files were written by a version of Bygone that this one does not understand.
-    Incompatible { path: PathBuf, found: u32, supported: u32 },
+    Incompatible {
+        /// The file.
+        path: PathBuf,
+        /// Its format's version.
+        found: u32,
+        /// The newest version that this program understands.
+        supported: u32,
+    },
     /// The operating system refused.
-    Io { path: PathBuf, operation: &'static str, source: Arc<std::io::Error> },
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What was tried, as a verb.
+        operation: &'static str,
+        /// What the system said.
+        source: Arc<std::io::Error>,
+    },
     /// An earlier failure makes it unsafe to go on writing; reading what is there may still work. Reopen to recover.
-    Poisoned { cause: String },
+    Poisoned {
+        /// The first failure.
+        cause: String,
+    },
 }
 
 impl Error {

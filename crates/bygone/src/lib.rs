@@ -26,7 +26,7 @@
 //!
 //! What is inside, and why, is told in `ARCHITECTURE.md`.
 #![deny(unsafe_op_in_unsafe_fn)]
-#![warn(missing_docs)]
+#![deny(missing_docs)]
 
 mod base;
 mod cache;
@@ -55,3 +55,8 @@ pub use ids::{Seq, SnapshotId};
 pub use snapshot::{Range, Snapshot, Table};
 pub use txn::{Durability, Transaction, TransactionRange};
 pub use value::Value;
+
+/// The README's program compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

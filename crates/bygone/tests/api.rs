@@ -86,7 +86,7 @@ fn the_page_of_the_contract_runs() {
     tx.get(&accounts, b"alice").unwrap();
     tx.put(&accounts, b"alice", b"90").unwrap();
     assert_eq!(tx.range(&accounts, b"a".as_slice()..).unwrap().count(), 1);
-    assert_eq!(tx.range(&accounts, ..).unwrap().rev().next().unwrap().unwrap().1, b"90");
+    assert_eq!(tx.range(&accounts, ..).unwrap().next_back().unwrap().unwrap().1, b"90");
     tx.set_durability(Durability::Sync);
     let seq: Seq = tx.commit().unwrap();
     assert_eq!(db.snapshot().seq(), seq);

@@ -246,12 +246,12 @@ fn opening_with_a_damaged_superblock_removes_nothing() {
     let mut refused = 0;
     // Both copies of the one superblock, then of the other, whichever pages they are on.
     for copies in [[0, 1], [2, 3], [0, 2], [1, 3]] {
-        copies.map(flip);
+        copies.into_iter().for_each(flip);
         match options().open(&path) {
             Ok(db) => check(db),
             Err(_) => refused += 1,
         }
-        copies.map(flip);
+        copies.into_iter().for_each(flip);
         check(options().open(&path).unwrap());
     }
     assert_eq!(refused, 1, "only the newest superblock is needed");
@@ -300,4 +300,45 @@ fn of_two_that_make_a_database_at_once_the_later_opens_what_the_first_made() {
     let disk = Raced { disk: SimDisk::new(), raced: AtomicBool::new(false) };
     let db = options().open_on(Arc::new(disk), "db").unwrap();
     assert_eq!(db.get(&table_of(&db), "k").unwrap().unwrap(), b"v");
+}
+
+#[test]
+fn a_serializable_transaction_is_validated_however_much_was_committed_since() {
+    let db = options().memtable_bytes(64 << 20).open_on(Arc::new(SimDisk::new()), "db").unwrap();
+    let (read, written, bulk) =
+        (db.table("read").unwrap(), db.table("written").unwrap(), db.table("bulk").unwrap());
+    for key in ["b", "d", "f"] {
+        db.put(&read, key, "1").unwrap();
+    }
+    let dropped = db.table("dropped").unwrap();
+    type Change = fn(&Db, &bygone::Table);
+    let changes: [(Change, Option<&[u8]>); 8] = [
+        (|_, _| {}, None),
+        (|db, table| db.put(table, "c", "new").unwrap(), Some(b"c")),
+        (|db, table| db.delete(table, "c").unwrap(), Some(b"c")),
+        (|db, table| db.put(table, "b", "2").unwrap(), Some(b"b")),
+        (|db, table| db.put(table, "a", "before the range").unwrap(), None),
+        (|db, table| db.put(table, "e", "behind what was read").unwrap(), None),
+        (|db, table| db.delete(table, "f").unwrap(), None),
+        (|db, _| db.drop_table("dropped").unwrap(), Some(b"k")),
+    ];
+    for (number, (change, expected)) in changes.into_iter().enumerate() {
+        let mut tx = db.begin_serializable().unwrap();
+        // Reads up to "d".
+        let mut range = tx.range(&read, b"b".as_slice()..b"z".as_slice()).unwrap();
+        while range.next().is_some_and(|item| item.unwrap().0[..] < b"d"[..]) {}
+        if number == 7 {
+            tx.get(&dropped, "k").unwrap();
+        }
+        tx.put(&written, "k", number.to_be_bytes()).unwrap();
+        change(&db, &read);
+        for key in 0..9u8 {
+            db.put(&bulk, [key], vec![key; 8 << 20]).unwrap();
+        }
+        match (tx.commit(), expected) {
+            (Ok(_), None) => {}
+            (Err(Error::Conflict { key, .. }), Some(expected)) => assert_eq!(key, expected),
+            (outcome, _) => panic!("change {number}: {outcome:?}"),
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Snapshots that are held for long, and what outlives what.
 //!
-//! Owns: nothing. Promises: a held snapshot gives identical contents for ever, whoever holds it and whatever happens. May call: the engine's
-//! public face.
+//! Owns: nothing. Promises: a held snapshot gives identical contents for ever, whoever holds it and whatever happens.
+//! May call: the engine's public face.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -23,7 +23,8 @@ fn options() -> Options {
         .durability(Durability::Buffered)
 }
 
-/// A number that tells any two contents apart; checks on the way that all records of a table are of one round, as each commit writes them.
+/// A number that tells any two contents apart; checks on the way that all records of a table are of one round, as each
+/// commit writes them.
 fn fingerprint(snapshot: &Snapshot) -> u64 {
     // FNV-1a.
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
@@ -239,4 +240,26 @@ fn a_dropped_table_stays_in_the_snapshots_that_see_it() {
         assert!(between.get(&old, "k").is_err());
         assert_eq!(db.get(&young, "k").unwrap().unwrap(), b"young");
     }
+}
+
+/// What nobody can see any more takes no room: a merge leaves a dropped table's records out of the base.
+#[test]
+fn a_dropped_table_leaves_the_base() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = options().open(directory.path()).unwrap();
+    let table = db.table("t").unwrap();
+    let mut tx = db.begin().unwrap();
+    for key in 0..5000u32 {
+        tx.put(&table, key.to_be_bytes(), "v").unwrap();
+    }
+    tx.commit().unwrap();
+    db.merge().unwrap();
+    assert!(db.verify().unwrap().records > 5000);
+    db.drop_table("t").unwrap();
+    // In a later merge as well as in the one that also has writes to it.
+    let table = db.table("another").unwrap();
+    db.put(&table, "k", "v").unwrap();
+    db.drop_table("another").unwrap();
+    db.merge().unwrap();
+    assert!(db.verify().unwrap().records < 10);
 }

@@ -134,6 +134,21 @@ mod tests {
     }
 
     #[test]
+    fn changed_bytes_never_panic() {
+        let run = RunMeta { id: 3, min_seq: 1, max_seq: 9, records: 4, bytes: 5, footer_checksum: 6 };
+        let bytes = Manifest { runs: vec![run; 3], ..Default::default() }.encode();
+        for place in 0..bytes.len() {
+            for value in [0, 1, 0x7f, 0x80, 0xff] {
+                let mut changed = bytes.clone();
+                changed[place] = value;
+                if let Some(manifest) = Manifest::decode(&changed) {
+                    assert!(manifest.runs.len() <= RUNS_MAX);
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_full_manifest_fits_a_superblock() {
         let run = RunMeta { id: 3, min_seq: 1, max_seq: 9, records: 4, bytes: 5, footer_checksum: 6 };
         let manifest = Manifest { runs: vec![run; RUNS_MAX], ..Default::default() };

@@ -38,6 +38,7 @@ impl Default for Options {
 }
 
 impl Options {
+    /// The defaults.
     pub fn new() -> Options {
         Options::default()
     }

@@ -15,13 +15,17 @@ use crate::ids::Seq;
 pub struct Stats {
     /// The latest commit.
     pub seq: Seq,
+    /// Tables that exist now.
     pub tables: u64,
+    /// Declared snapshots.
     pub snapshots: u64,
     /// Memory of the active and the frozen memtables.
     pub memtable_bytes: u64,
+    /// Memtables that wait for a flush.
     pub frozen_memtables: u64,
     /// Runs that wait for a merge.
     pub runs: u64,
+    /// Their files.
     pub run_bytes: u64,
     /// Memory of their indexes and filters.
     pub run_memory_bytes: u64,
@@ -31,13 +35,17 @@ pub struct Stats {
     pub base_free_bytes: u64,
     /// Of it, what only the past needs.
     pub base_history_bytes: u64,
+    /// Runs with the changes between bases that are kept for declared snapshots.
     pub history_runs: u64,
+    /// Their files.
     pub history_bytes: u64,
     /// Bases that are kept as key frames.
     pub retained_bases: u64,
     /// The log on disk, spare segments included.
     pub wal_bytes: u64,
+    /// Memory of the cached pages and blocks.
     pub cache_bytes: u64,
+    /// The most it is meant to be.
     pub cache_budget_bytes: u64,
     /// Places where threads note their views, busy or idle.
     pub reader_slots: u64,
@@ -47,9 +55,11 @@ pub struct Stats {
     pub written_bytes: u64,
     /// Commits that opening found in the log.
     pub recovered_commits: u64,
+    /// How often a memtable became a run.
     pub flushes: u64,
     /// How often several runs became one.
     pub consolidations: u64,
+    /// How often runs were merged into the base.
     pub merges: u64,
 }
 

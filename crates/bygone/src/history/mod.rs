@@ -22,7 +22,9 @@ use crate::run::RunMeta;
 /// How a declared snapshot is named by who asks for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SnapshotRef {
+    /// By its number.
     Id(SnapshotId),
+    /// By the name that it was given.
     Name(String),
     /// The latest one declared at or before this time.
     Time(SystemTime),
@@ -81,6 +83,7 @@ impl std::fmt::Display for SnapshotRef {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SnapshotInfo {
+    /// Its number.
     pub id: SnapshotId,
     /// Unique among the living snapshots.
     pub name: Option<String>,

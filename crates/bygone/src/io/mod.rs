@@ -40,14 +40,19 @@ pub enum LockOutcome {
 /// removed survives only after `sync_dir` on its directory. Until then any subset of it may be lost, in any order, and single writes
 /// may be torn at 512-byte boundaries.
 pub trait Disk: Send + Sync + Debug {
+    /// Opens a file, or makes one.
     fn open(&self, path: &Path, mode: OpenMode) -> std::io::Result<Arc<dyn DiskFile>>;
+    /// Makes a directory and those above it, as far as they are missing.
     fn create_dir_all(&self, path: &Path) -> std::io::Result<()>;
     /// The names of the files in a directory, in no order.
     fn list(&self, dir: &Path) -> std::io::Result<Vec<String>>;
+    /// Whether there is a file or directory of this name.
     fn exists(&self, path: &Path) -> std::io::Result<bool>;
     /// Replaces `to` if it exists.
     fn rename(&self, from: &Path, to: &Path) -> std::io::Result<()>;
+    /// Removes a file's name; who has the file open goes on.
     fn remove(&self, path: &Path) -> std::io::Result<()>;
+    /// Makes durable which names there are in a directory.
     fn sync_dir(&self, dir: &Path) -> std::io::Result<()>;
     /// Takes the lock file at `path`: exclusively, or shared with other readers.
     fn lock(&self, path: &Path, exclusive: bool) -> std::io::Result<LockOutcome>;
@@ -62,7 +67,9 @@ pub trait DiskFile: Send + Sync + Debug {
     fn write_at(&self, bytes: &[u8], offset: u64) -> std::io::Result<()>;
     /// Makes all that was written durable, the file's length included.
     fn sync(&self) -> std::io::Result<()>;
+    /// The file's length in bytes.
     fn len(&self) -> std::io::Result<u64>;
+    /// Cuts the file, or extends it with zeros.
     fn set_len(&self, len: u64) -> std::io::Result<()>;
 }
 

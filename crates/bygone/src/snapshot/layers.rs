@@ -22,6 +22,9 @@ pub(crate) struct Context {
     pub _lock: Box<dyn Send + Sync>,
 }
 
+/// What a scan hands each record to, borrowed.
+pub(crate) type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>;
+
 /// The immutable part of a view: sorted layers, newest first. Together with a sequence number it is a view.
 pub(crate) struct Layers {
     pub context: Arc<Context>,
@@ -137,7 +140,7 @@ impl Layers {
         table: u32,
         seq: u64,
         (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
-        f: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        f: Visit<'_>,
     ) -> Result<()> {
         let mut overlay = MergeCursor::new(self.overlay(table, seq));
         overlay.seek_bound(lower)?;
@@ -178,7 +181,7 @@ fn emit_before(
     overlay: &mut MergeCursor,
     key: Option<&[u8]>,
     upper: Bound<&[u8]>,
-    f: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    f: Visit<'_>,
 ) -> Result<Woven> {
     while let Some(next) = overlay.key() {
         let order = match key {

@@ -5,6 +5,8 @@
 
 mod current;
 mod cursor;
+#[cfg(all(test, not(loom)))]
+mod cursor_tests;
 pub(crate) mod layers;
 #[cfg(all(test, loom))]
 mod models;

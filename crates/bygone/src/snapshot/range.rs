@@ -22,6 +22,8 @@ fn borrowed(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     bound.as_ref().map(Vec::as_slice)
 }
 
+type Record = (Value, Value);
+
 /// Makes cursors over what lies above a view: a transaction's own writes.
 pub(crate) type Top = Box<dyn Fn() -> Box<dyn LayerCursor> + Send + Sync>;
 
@@ -99,10 +101,7 @@ impl Range {
         Ok(Some((key.into(), value.into())))
     }
 
-    fn step(
-        &mut self,
-        step: fn(&mut Self, u32) -> Result<Option<(Value, Value)>>,
-    ) -> Option<Result<(Value, Value)>> {
+    fn step(&mut self, step: fn(&mut Self, u32) -> Result<Option<Record>>) -> Option<Result<Record>> {
         let item = step(self, self.table?).transpose();
         if !matches!(item, Some(Ok(_))) {
             self.table = None;

@@ -117,8 +117,9 @@ impl<L> Slot<L> {
             (*held).version = 0;
             (*held).layers.take()
         });
-        // Release: pairs with `try_pin`. A flag that somebody set meanwhile is done with, too.
-        self.pins.store(0, Ordering::Release);
+        // Release: pairs with `try_pin`. A flag that somebody set meanwhile is done with, too. An exchange, so that every change of the word is one that takes
+        // its place right behind what it saw.
+        self.pins.swap(0, Ordering::Release);
         // Dropped after the slot is free again: letting go of layers may close files.
         drop(layers);
     }

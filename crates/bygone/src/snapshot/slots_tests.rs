@@ -40,6 +40,10 @@ fn unpin<L>(slot: &Slot<L>) {
     unsafe { slot.unpin() };
 }
 
+fn only_weak<L>(layers: Arc<L>) -> Weak<L> {
+    Arc::downgrade(&layers)
+}
+
 fn nothing<L>(_: &mut Held<L>) {}
 
 #[test]
@@ -95,7 +99,7 @@ fn the_slots_of_a_thread_that_ended_serve_others() {
         let registry = registry.clone();
         std::thread::spawn(move || {
             let slots = [0; 3].map(|_| pin(&registry, nothing));
-            slots.map(unpin);
+            slots.into_iter().for_each(unpin);
         })
         .join()
         .unwrap();
@@ -134,7 +138,7 @@ fn the_last_of_several_handles_lets_expired_layers_go() {
     let registry = Registry::new();
     let layers = Arc::new(Layers);
     let slot = pin(&registry, fill_with(&layers));
-    let layers = Arc::downgrade(&layers);
+    let layers = only_weak(layers);
     for _ in 0..3 {
         // SAFETY: pinned above.
         unsafe { slot.pin_again() };
@@ -154,7 +158,7 @@ fn idle_slots_keep_their_layers_until_they_are_swept() {
     let registry = Registry::new();
     let layers = Arc::new(Layers);
     unpin(pin(&registry, fill_with(&layers)));
-    let layers = Arc::downgrade(&layers);
+    let layers = only_weak(layers);
     assert!(layers.upgrade().is_some());
     registry.sweep();
     assert!(layers.upgrade().is_none());
@@ -168,7 +172,7 @@ fn a_closed_database_s_slots_serve_the_next_even_while_an_old_view_is_held() {
     let registry = Registry::new();
     let layers = Arc::new(Layers);
     let (held, idle) = (pin(&registry, fill_with(&layers)), pin(&registry, fill_with(&layers)));
-    let layers = Arc::downgrade(&layers);
+    let layers = only_weak(layers);
     unpin(idle);
     drop(registry);
     assert!(layers.upgrade().is_some(), "a view is still held");
@@ -181,7 +185,7 @@ fn a_closed_database_s_slots_serve_the_next_even_while_an_old_view_is_held() {
     assert!(layers.upgrade().is_none());
     let third = pin(&next, nothing);
     assert!(std::ptr::eq(third, held));
-    [first, second, third].map(unpin);
+    [first, second, third].into_iter().for_each(unpin);
 }
 
 #[test]

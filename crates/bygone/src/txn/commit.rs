@@ -4,7 +4,8 @@
 //! each whole; one log write and at most one sync serve a whole group; a commit that returned is visible to every view taken afterwards. May call:
 //! wal, memtable, snapshot.
 //!
-//! **Lock order**: `leader` before `publisher`; `queue` is held with no other. The directory of tables is locked before any of them.
+//! **Lock order**: the directory of tables; `leader`; `publisher`, `declared`, the layers of the present or a ticket's state. `queue` is held with a ticket's state only, and
+//! before it. Who leads never locks the directory: whoever has it may be waiting for the leader.
 //!
 //! **The life of a commit.** A thread encodes its commit and joins the queue. If nobody leads, it leads: it takes all that wait, and under the `leader`
 //! lock validates each in order, gives each the next number, writes the group's log record and syncs it if a member asks for it. Then it queues the
@@ -18,7 +19,9 @@ use std::time::{Duration, SystemTime};
 
 use super::backlog::{Backlog, Frozen};
 use super::record::{self, Declaration, Marks, Place, TableChange};
-use super::validate::{ConflictTable, ReadSet, RecentCommit, RecentCommits, Running, changed_since};
+use super::validate::{
+    ConflictTable, ReadSet, RecentCommit, RecentCommits, Running, changed_in_range, changed_since,
+};
 use super::write_set::WriteSet;
 use crate::error::{Error, Result};
 use crate::health::Health;
@@ -28,7 +31,7 @@ use crate::limits::COMMIT_BYTES_MAX;
 use crate::memtable::Memtable;
 use crate::signal::Signal;
 use crate::snapshot::present::Present;
-use crate::snapshot::rows;
+use crate::snapshot::rows::{self, TableRow};
 use crate::snapshot::{Layers, Snapshot, Table};
 use crate::wal::{GROUP_COMMITS_MAX, Wal};
 
@@ -98,14 +101,20 @@ struct Queue {
 
 /// What only the leader touches, or who takes its place for a moment.
 pub(crate) struct Leader {
-    next_seq: u64,
-    next_snapshot_id: u64,
-    last_time_micros: u64,
+    numbers: Numbers,
     active: Arc<Memtable>,
     conflicts: ConflictTable,
     recent: RecentCommits,
     /// The log segment that the last group went to.
     segment: u64,
+}
+
+/// What the next commit gets.
+#[derive(Clone, Copy, Debug)]
+struct Numbers {
+    next_seq: u64,
+    next_snapshot_id: u64,
+    last_time_micros: u64,
 }
 
 /// Where the numbers go on after recovery.
@@ -174,9 +183,11 @@ impl Committer {
             running: Running::default(),
             queue: Mutex::default(),
             leader: Mutex::new(Leader {
-                next_seq: start.next_seq,
-                next_snapshot_id: start.next_snapshot_id,
-                last_time_micros: start.last_time_micros,
+                numbers: Numbers {
+                    next_seq: start.next_seq,
+                    next_snapshot_id: start.next_snapshot_id,
+                    last_time_micros: start.last_time_micros,
+                },
                 active: start.active,
                 conflicts: ConflictTable::new(),
                 recent: RecentCommits::default(),
@@ -281,6 +292,8 @@ impl Committer {
     fn commit_group(&self, tickets: Vec<Arc<Ticket>>) {
         let mut leader = lock(&self.leader);
         let mut accepted: Vec<(Arc<Ticket>, Request, Vec<u8>, Place)> = Vec::with_capacity(tickets.len());
+        // Given for good only when the log has the group.
+        let mut numbers = leader.numbers;
         for ticket in tickets {
             let waiting = std::mem::replace(&mut lock(&ticket.state).word, Word::Taken);
             let Word::Waiting(waiting) = waiting else {
@@ -289,7 +302,11 @@ impl Committer {
             let (request, mut encoded) = *waiting;
             let earlier = || accepted.iter().map(|(_, request, ..)| request);
             let place = match self.validate(&leader, &request, earlier()) {
-                Ok(()) => leader.place(&request, earlier()),
+                Ok(()) => {
+                    let place = numbers.place(&request);
+                    numbers = numbers.after(place);
+                    place
+                }
                 Err(error) => {
                     ticket.tell(Word::Refused(error));
                     continue;
@@ -310,8 +327,7 @@ impl Committer {
         }
         let logged: usize = payloads.iter().map(|payload| payload.len()).sum();
         self.logged_bytes.fetch_add(logged as u64, Ordering::Relaxed);
-        leader.next_seq = last.seq + 1;
-        leader.last_time_micros = last.time_micros;
+        leader.numbers = numbers;
         let group = Arc::new(Group { last_seq: last.seq, remaining: AtomicUsize::new(accepted.len()) });
         lock(&self.publisher).push_back(group.clone());
         let keep_recent = self.running.oldest();
@@ -333,7 +349,6 @@ impl Committer {
                 request.tables.iter().for_each(|table| table.set_dropped(place.seq));
             }
             if place.snapshot_id != 0 {
-                leader.next_snapshot_id = place.snapshot_id + 1;
                 lock(&self.declared).push(place.seq);
             }
             let (memtable, group) = (leader.active.clone(), group.clone());
@@ -347,7 +362,8 @@ impl Committer {
         if leader.active.is_full() {
             self.rotate(leader)?;
         }
-        let segment = self.wal.append(leader.next_seq, payloads).map_err(|error| self.log_failed(error))?;
+        let segment =
+            self.wal.append(leader.numbers.next_seq, payloads).map_err(|error| self.log_failed(error))?;
         if segment != leader.segment {
             leader.segment = segment;
             self.standby_wanted.raise();
@@ -376,10 +392,10 @@ impl Committer {
         let memtable = std::mem::replace(&mut leader.active, memtable);
         self.backlog.push(Frozen {
             memtable,
-            last_seq: leader.next_seq - 1,
+            last_seq: leader.numbers.next_seq - 1,
             next_segment,
-            next_snapshot_id: leader.next_snapshot_id,
-            last_time_micros: leader.last_time_micros,
+            next_snapshot_id: leader.numbers.next_snapshot_id,
+            last_time_micros: leader.numbers.last_time_micros,
         });
         Ok(())
     }
@@ -389,7 +405,7 @@ impl Committer {
     pub fn freeze(&self) -> Result<u64> {
         self.health.check()?;
         let mut leader = lock(&self.leader);
-        let last_seq = leader.next_seq - 1;
+        let last_seq = leader.numbers.next_seq - 1;
         self.wait_visible(last_seq)?;
         if !leader.active.is_empty() {
             self.rotate(&mut leader)?;
@@ -401,7 +417,7 @@ impl Committer {
     pub fn begin_serializable(&self) -> Result<(Snapshot, u64)> {
         let assigned = {
             let leader = lock(&self.leader);
-            let assigned = leader.next_seq - 1;
+            let assigned = leader.numbers.next_seq - 1;
             self.running.add(assigned);
             assigned
         };
@@ -472,7 +488,7 @@ impl Committer {
             // Somebody wrote this key, or another with the same entry. That commit may be in its way into the memtable still.
             self.wait_visible(last_seq)?;
             let layers: Arc<Layers> = self.present.layers();
-            if !changed_since(read, &layers, leader.next_seq - 1, key)? {
+            if !changed_since(read, &layers, leader.numbers.next_seq - 1, key)? {
                 return Ok(());
             }
         }
@@ -491,6 +507,9 @@ impl Committer {
             let key = HashedKey::new(*table, bytes, read.layers().context.hash_seed);
             self.validate_key(leader, request, read, &key, earlier.clone())?;
         }
+        if !leader.recent.are_complete_since(read.seq().0) {
+            self.compare_reads(leader, request, read, reads)?;
+        }
         let since = leader.recent.since(read.seq().0);
         for dropped in since.clone().filter_map(|commit| commit.dropped_table) {
             if reads.tables.iter().any(|(id, _)| *id == dropped) {
@@ -501,6 +520,32 @@ impl Committer {
         for writes in since.chain(earlier.map(|request| &request.writes)) {
             if let Some((table, key)) = reads.range_hit(writes) {
                 return Err(conflict(request, table, key));
+            }
+        }
+        Ok(())
+    }
+
+    /// Validates tables and ranges without the commits in between, which were too many to keep: by what is there now.
+    fn compare_reads(
+        &self,
+        leader: &Leader,
+        request: &Request,
+        read: &Snapshot,
+        reads: &ReadSet,
+    ) -> Result<()> {
+        self.wait_visible(leader.numbers.next_seq - 1)?;
+        let now = self.present.snapshot();
+        for (id, name) in &reads.tables {
+            let of_then = read.system_row(rows::TABLES, name.as_bytes(), TableRow::decode)?;
+            let of_now = now.system_row(rows::TABLES, name.as_bytes(), TableRow::decode)?;
+            if of_then.is_some() && of_then != of_now {
+                return Err(conflict(request, *id, reads.some_key(*id)));
+            }
+        }
+        for range in &reads.ranges {
+            let range = lock(range);
+            if let Some(key) = changed_in_range(read, &now, &range)? {
+                return Err(conflict(request, range.table, &key));
             }
         }
         Ok(())
@@ -518,9 +563,9 @@ impl Committer {
             request.marks.declaration.as_ref().is_some_and(|other| other.name.as_deref() == Some(name))
         };
         if earlier.any(same) {
-            return Err(taken(SnapshotId(leader.next_snapshot_id)));
+            return Err(taken(SnapshotId(leader.numbers.next_snapshot_id)));
         }
-        self.wait_visible(leader.next_seq - 1)?;
+        self.wait_visible(leader.numbers.next_seq - 1)?;
         let row =
             self.present.snapshot().system_row(rows::SNAPSHOT_NAMES, name.as_bytes(), rows::decode_id)?;
         row.map_or(Ok(()), |id| Err(taken(SnapshotId(id))))
@@ -580,17 +625,22 @@ fn conflict(request: &Request, table: u32, key: &[u8]) -> Error {
     Error::Conflict { table: name.to_owned(), key: key.to_vec() }
 }
 
-impl Leader {
-    /// The next place. Numbers are given for good only when the log has the group.
-    fn place<'r>(&self, request: &Request, earlier: impl Iterator<Item = &'r Request> + Clone) -> Place {
-        let declared = earlier.clone().filter(|earlier| earlier.marks.declaration.is_some()).count() as u64;
-        let snapshot_id =
-            if request.marks.declaration.is_some() { self.next_snapshot_id + declared } else { 0 };
+impl Numbers {
+    fn place(&self, request: &Request) -> Place {
+        let declares = request.marks.declaration.is_some();
         Place {
-            seq: self.next_seq + earlier.count() as u64,
-            // Clocks may be set back; the times of commits are not.
+            seq: self.next_seq,
+            // Clocks may be set back; the times of commits are not, not even within a group.
             time_micros: rows::micros(SystemTime::now()).max(self.last_time_micros),
-            snapshot_id,
+            snapshot_id: if declares { self.next_snapshot_id } else { 0 },
+        }
+    }
+
+    fn after(self, place: Place) -> Numbers {
+        Numbers {
+            next_seq: place.seq + 1,
+            next_snapshot_id: self.next_snapshot_id + u64::from(place.snapshot_id != 0),
+            last_time_micros: place.time_micros,
         }
     }
 }

@@ -230,4 +230,33 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn random_bytes_never_panic() {
+        let mut state = 7u64;
+        let mut random = move || {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            (state >> 56) as u8
+        };
+        let (marks, writes) = sample();
+        let mut whole = encode(&marks, &writes);
+        set_place(&mut whole, Place { seq: 5, time_micros: 6, snapshot_id: 7 });
+        for round in 0..20_000usize {
+            let mut bytes =
+                if round % 2 == 0 { whole.clone() } else { (0..round % 200).map(|_| random()).collect() };
+            for _ in 0..3 {
+                if let Some(byte) = bytes.get_mut(usize::from(random()) * (round % 7)) {
+                    *byte = random();
+                }
+            }
+            if let Some(commit) = decode(5, &bytes) {
+                let kept: usize = commit
+                    .writes
+                    .iter()
+                    .map(|(key, value)| key.bytes.len() + value.map_or(0, <[u8]>::len))
+                    .sum();
+                assert!(kept <= bytes.len(), "more than there was");
+            }
+        }
+    }
 }

@@ -3,6 +3,7 @@
 //! Owns: the conflict table and the log of recent commits. Promises: first committer wins on written keys; serializable transactions lose also when what
 //! they read was written since, ranges included; nobody loses over a key that nobody wrote. May call: snapshot.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::write_set::WriteSet;
 use crate::error::Result;
 use crate::layer::{HashedKey, Key};
-use crate::snapshot::{Layers, Snapshot};
+use crate::snapshot::{Layers, MergeCursor, Snapshot};
 
 /// A power of two; 8 bytes each.
 const ENTRIES: usize = 1 << 16;
@@ -70,6 +71,17 @@ pub(crate) struct RangeRead {
 }
 
 impl RangeRead {
+    /// Whether this key or a later one may be covered.
+    fn may_reach(&self, key: &[u8]) -> bool {
+        let before_upper = match &self.upper {
+            Bound::Included(upper) => key <= &upper[..],
+            Bound::Excluded(upper) => key < &upper[..],
+            Bound::Unbounded => true,
+        };
+        let read_on = self.exhausted || self.back.is_some();
+        before_upper && (read_on || self.front.as_deref().is_some_and(|front| key <= front))
+    }
+
     fn covers(&self, table: u32, key: &[u8]) -> bool {
         let after_lower = match &self.lower {
             Bound::Included(lower) => key >= &lower[..],
@@ -85,6 +97,48 @@ impl RangeRead {
             || self.front.as_deref().is_some_and(|front| key <= front)
             || self.back.as_deref().is_some_and(|back| key >= back);
         table == self.table && after_lower && before_upper && reached
+    }
+}
+
+/// A key that lies in what was read of a range and has another value now than in the transaction's view: the answer where the commits in between are not at
+/// hand. Takes as long as reading the range twice.
+pub(crate) fn changed_in_range(
+    read: &Snapshot,
+    now: &Snapshot,
+    range: &RangeRead,
+) -> Result<Option<Vec<u8>>> {
+    let cursor = |view: &Snapshot| -> Result<MergeCursor> {
+        let mut cursor = view.layers().cursor_under(None, range.table, view.seq().into());
+        cursor.seek_bound(range.lower.as_ref().map(Vec::as_slice))?;
+        cursor.skip_deleted()?;
+        Ok(cursor)
+    };
+    let (mut before, mut after) = (cursor(read)?, cursor(now)?);
+    loop {
+        let order = match (before.key(), after.key()) {
+            (None, None) => return Ok(None),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some(before), Some(after)) => before.cmp(after),
+        };
+        let key = if order.is_le() { before.key() } else { after.key() }.unwrap_or_default();
+        if !range.may_reach(key) {
+            return Ok(None);
+        }
+        if range.covers(range.table, key) {
+            let key = key.to_vec();
+            if order.is_ne() || before.record()? != after.record()? {
+                return Ok(Some(key));
+            }
+        }
+        if order.is_le() {
+            before.next()?;
+            before.skip_deleted()?;
+        }
+        if order.is_ge() {
+            after.next()?;
+            after.skip_deleted()?;
+        }
     }
 }
 
@@ -131,26 +185,49 @@ pub(crate) struct RecentCommit {
     pub dropped_table: Option<u32>,
 }
 
+/// How many bytes of keys and values recent commits may hold, however long a serializable transaction runs.
+const RECENT_BYTES_MAX: usize = 64 << 20;
+
 /// Recent commits, kept while a serializable transaction runs.
 #[derive(Default)]
 pub(crate) struct RecentCommits {
     commits: VecDeque<RecentCommit>,
+    bytes: usize,
+    /// The newest commit that was given up although somebody may ask for it.
+    given_up: u64,
 }
 
 impl RecentCommits {
     pub fn push(&mut self, commit: RecentCommit) {
+        self.bytes += commit.writes.bytes();
         self.commits.push_back(commit);
+        while self.bytes > RECENT_BYTES_MAX {
+            let Some(oldest) = self.pop() else { break };
+            self.given_up = oldest.seq;
+        }
+    }
+
+    fn pop(&mut self) -> Option<RecentCommit> {
+        let oldest = self.commits.pop_front()?;
+        self.bytes -= oldest.writes.bytes();
+        Some(oldest)
+    }
+
+    /// Whether all commits behind `seq` are here.
+    pub fn are_complete_since(&self, seq: u64) -> bool {
+        self.given_up <= seq
     }
 
     /// Forgets what no running transaction can ask for: everything up to `seq`.
     pub fn forget_up_to(&mut self, seq: u64) {
         while self.commits.front().is_some_and(|first| first.seq <= seq) {
-            self.commits.pop_front();
+            self.pop();
         }
     }
 
     pub fn forget_all(&mut self) {
         self.commits.clear();
+        self.bytes = 0;
     }
 
     pub fn since(&self, seq: u64) -> impl Iterator<Item = &RecentCommit> + Clone {

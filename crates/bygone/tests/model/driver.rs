@@ -1,7 +1,7 @@
 //! The engine and the model side by side.
 //!
-//! Owns: the open database, the model, and all that is held meanwhile. Promises: every answer of the engine is compared with the model's. May call: the
-//! engine.
+//! Owns: the open database, the model, and all that is held meanwhile. Promises: every answer of the engine is
+//! compared with the model's. May call: the engine.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -88,22 +88,22 @@ impl Driver {
             250..500 => self.use_transaction(),
             500..560 => self.begin(),
             560..620 => self.end_transaction(),
-            620..690 => self.get_now(),
-            690..720 => self.scan_now(),
-            720..790 => self.read_the_past(),
-            790..820 => self.snapshot_now(),
-            820..850 => self.hold(),
-            850..890 => self.reread_held(),
-            890..910 => self.hold_range(),
-            910..950 => self.go_on_with_range(),
-            950..960 => self.open_table(),
-            960..964 => self.drop_table(),
-            964..972 => self.db.flush().unwrap(),
-            972..978 => self.db.merge().unwrap(),
-            978..984 => self.take_old_handle(),
-            984..990 => self.look_at_the_list(),
-            990..993 => self.check_figures(),
-            993..996 => self.check_now(),
+            620..680 => self.get_now(),
+            680..705 => self.scan_now(),
+            705..775 => self.read_the_past(),
+            775..805 => self.snapshot_now(),
+            805..830 => self.hold(),
+            830..870 => self.reread_held(),
+            870..890 => self.hold_range(),
+            890..930 => self.go_on_with_range(),
+            930..941 => self.open_table(),
+            941..946 => self.drop_table(),
+            946..958 => self.db.flush().unwrap(),
+            958..970 => self.db.merge().unwrap(),
+            970..978 => self.take_old_handle(),
+            978..984 => self.look_at_the_list(),
+            984..989 => self.check_figures(),
+            989..994 => self.check_now(),
             _ => self.reopen(),
         }
     }

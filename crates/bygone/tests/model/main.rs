@@ -1,7 +1,9 @@
-//! The model test: random operations against the engine and a plain model in memory, which have to agree on every answer.
+//! The model test: random operations against the engine and a plain model in memory, which have to agree on every
+//! answer.
 //!
-//! Owns: the seeds. Promises: a failure names its seed and step; `BYGONE_SEED=n` repeats that seed alone, `BYGONE_SEEDS=n` tries n seeds in place of
-//! the fixed ones, `BYGONE_STEPS=n` makes each run longer or shorter. May call: the engine's public face.
+//! Owns: the seeds. Promises: a failure names its seed and step; `BYGONE_SEED=n` repeats that seed alone,
+//! `BYGONE_SEEDS=n` tries n seeds in place of the fixed ones, `BYGONE_STEPS=n` makes each run longer or shorter. May
+//! call: the engine's public face.
 
 mod compare;
 mod driver;
@@ -9,7 +11,10 @@ mod model;
 mod random;
 mod transactions;
 
+use std::sync::Arc;
+
 use bygone::io::SimDisk;
+use compare::{WAYS, same};
 use driver::{Driver, Place};
 
 const STEPS: u64 = 3000;
@@ -81,4 +86,39 @@ fn real_disk_without_threads() {
 #[test]
 fn real_disk_with_threads() {
     run("real_disk_with_threads", true, 400..402, real);
+}
+
+/// The test of the test: a single record that is lost, old, or too many in a single snapshot is noticed, whichever way
+/// it is read.
+#[test]
+fn one_wrong_record_in_one_old_snapshot_is_noticed() {
+    let mut driver = Driver::new(1, simulated(), false);
+    for _ in 0..800 {
+        driver.step();
+    }
+    driver.db.merge().unwrap();
+    let declared = driver.model.declared.iter().find(|declared| !declared.state.tables.is_empty());
+    let declared = declared.expect("the seed declares a snapshot of some table");
+    let past = driver.db.as_of(declared.id).unwrap();
+    let (name, table) = declared.state.tables.iter().max_by_key(|(_, table)| table.rows.len()).unwrap();
+    let changed = |change: fn(&mut model::Rows, &[u8])| {
+        let (mut state, mut table) = (declared.state.clone(), (**table).clone());
+        let key = table.rows.keys().nth(table.rows.len() / 2).expect("the table has records").clone();
+        change(&mut table.rows, &key);
+        state.tables.insert(name.clone(), Arc::new(table));
+        state
+    };
+    for way in WAYS {
+        same(&past, &declared.state, way).unwrap();
+        let lost = changed(|rows, key| drop(rows.insert([key, b"!"].concat(), Arc::default())));
+        let too_many = changed(|rows, key| drop(rows.remove(key)));
+        let old = changed(|rows, key| drop(rows.insert(key.to_vec(), Arc::new(b"older".to_vec()))));
+        for (what, state) in [("lost", lost), ("old", old)] {
+            assert!(same(&past, &state, way).is_err(), "{what}, read {way:?}");
+        }
+        // Looking up only what should be there cannot find what should not.
+        if !matches!(way, compare::Way::Gets) {
+            assert!(same(&past, &too_many, way).is_err(), "too many, read {way:?}");
+        }
+    }
 }

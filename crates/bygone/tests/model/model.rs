@@ -1,7 +1,8 @@
 //! The plain model: what a database that keeps everything in memory, for ever, would answer.
 //!
-//! Owns: every declared state, the log of all writes, and the rules of handles and conflicts. Promises: nothing here is clever; where the engine may
-//! decide either way (see [`Verdict::possible`]) the model says so. May call: nothing of the engine but its public types.
+//! Owns: every declared state, the log of all writes, and the rules of handles and conflicts. Promises: nothing here
+//! is clever; where the engine may decide either way (see [`Verdict::possible`]) the model says so. May call: nothing
+//! of the engine but its public types.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

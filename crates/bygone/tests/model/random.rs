@@ -1,6 +1,7 @@
 //! Random choices that a seed repeats.
 //!
-//! Owns: the generator, and what random keys, values and bounds look like. Promises: the same seed makes the same choices on every machine. May call: nothing.
+//! Owns: the generator, and what random keys, values and bounds look like. Promises: the same seed makes the same
+//! choices on every machine. May call: nothing.
 
 use std::ops::Bound;
 use std::sync::Arc;

@@ -85,7 +85,7 @@ fn rebuilds_equal_the_model(seed: u64, rounds: u64) {
             continue;
         }
         model = next;
-        fixture.base = rebuild.finish(round + 1, 0, || (&round.to_le_bytes()).to_vec()).unwrap();
+        fixture.base = rebuild.finish(round + 1, 0, || round.to_le_bytes().to_vec()).unwrap();
         assert_equals(&fixture.base, &model, &mut random);
         fixture.verify_without_leaks();
         if held.is_empty() && random.below(4) == 0 {

@@ -180,10 +180,10 @@ fn a_manifest_can_be_published_during_a_rebuild() {
 #[test]
 fn a_manifest_that_does_not_fit_is_refused() {
     let mut fixture = Fixture::new();
-    fixture.store.publish_manifest(|| (&[1; MANIFEST_BYTES_MAX]).to_vec()).unwrap();
-    assert!(fixture.store.publish_manifest(|| (&[1; MANIFEST_BYTES_MAX + 1]).to_vec()).is_err());
+    fixture.store.publish_manifest(|| [1; MANIFEST_BYTES_MAX].to_vec()).unwrap();
+    assert!(fixture.store.publish_manifest(|| [1; MANIFEST_BYTES_MAX + 1].to_vec()).is_err());
     let rebuild = fixture.store.rebuild(&fixture.base).unwrap();
-    assert!(rebuild.finish(1, 0, || (&[1; MANIFEST_BYTES_MAX + 1]).to_vec()).is_err());
+    assert!(rebuild.finish(1, 0, || [1; MANIFEST_BYTES_MAX + 1].to_vec()).is_err());
     fixture = fixture.reopen();
     assert_eq!(fixture.store.publish().superblock.manifest, [1; MANIFEST_BYTES_MAX]);
 }

@@ -21,12 +21,19 @@ use super::{Disk, DiskFile, LockOutcome, OpenMode};
 /// What a counted call does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
+    /// Makes a file, or a directory that did not exist.
     Create,
+    /// Writes bytes.
     Write,
+    /// Sets a file's length.
     SetLen,
+    /// Makes a file durable.
     Sync,
+    /// Gives a file another name.
     Rename,
+    /// Takes a file's name away.
     Remove,
+    /// Makes a directory's names durable.
     SyncDir,
 }
 
