@@ -68,7 +68,7 @@ fn sweep(workload: u64, cuts: u64, images: u64) {
     let operations = whole.operations();
     let (db, _) = check(&whole.crash_image(0), &model, &format!("workload {workload}, not cut"));
     let stats = db.stats().unwrap();
-    println!("{stats:?}");
+    assert!(stats.history_runs > 0 && stats.retained_bases > 0, "{stats:?}");
     drop(db);
     let mut random = Random(workload);
     println!("workload {workload}: {operations} operations, {} commits", model.last_seq());
