@@ -30,7 +30,8 @@ impl Lmdb {
     pub fn open(dir: &Path, _: Setup) -> Result<Lmdb> {
         let mut options = EnvOpenOptions::new();
         options.map_size(MAP_BYTES).max_readers(READERS_MAX);
-        // SAFETY: the file is in a directory of this process's own; nobody else changes it while it is mapped.
+        // SAFETY: the file is in a directory of this process's own; nobody else changes it while it is
+        // mapped.
         let env = unsafe { options.open(dir)? };
         let mut tx = env.write_txn()?;
         let table = env.create_database(&mut tx, None)?;

@@ -1,7 +1,7 @@
 //! `bygone stats`, `verify`.
 //!
-//! Owns: what the database says about itself. Promises: `verify` ends with 3 if and only if something is damaged.
-//! May call: `open`, `output`, `numbers`, `progress`, `failure`.
+//! Owns: what the database says about itself. Promises: `verify` ends with 3 if and only if something is
+//! damaged. May call: `open`, `output`, `numbers`, `progress`, `failure`.
 
 use std::path::PathBuf;
 

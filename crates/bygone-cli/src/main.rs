@@ -1,7 +1,8 @@
 //! The `bygone` command.
 //!
-//! Owns: the command line and the exit codes. Promises: whatever happens, standard error gets at most one line, and
-//! the exit code tells what kind of thing happened. May call: every other module here; each command group has one.
+//! Owns: the command line and the exit codes. Promises: whatever happens, standard error gets at most one
+//! line, and the exit code tells what kind of thing happened. May call: every other module here; each command
+//! group has one.
 
 mod demo;
 mod failure;
@@ -84,7 +85,8 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // What came before the failure is still worth showing. A second failure here adds nothing to the first.
+            // What came before the failure is still worth showing. A second failure here adds nothing to the
+            // first.
             let _ = out.flush();
             report(&failure, json)
         }

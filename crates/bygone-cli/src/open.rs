@@ -1,7 +1,7 @@
 //! Opening the database that a command names.
 //!
-//! Owns: the difference between commands that may make a database and those that may not. Promises: reading never
-//! creates anything. May call: `failure`.
+//! Owns: the difference between commands that may make a database and those that may not. Promises: reading
+//! never creates anything. May call: `failure`.
 
 use std::path::Path;
 

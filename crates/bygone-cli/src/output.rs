@@ -1,7 +1,8 @@
 //! Standard output, for people or for programs.
 //!
-//! Owns: standard output. Promises: with `--json` each answer is one JSON value on a line of its own and nothing
-//! else is written; a reader that goes away gives [`Failure::Closed`], never a panic. May call: `failure`, `text`.
+//! Owns: standard output. Promises: with `--json` each answer is one JSON value on a line of its own and
+//! nothing else is written; a reader that goes away gives [`Failure::Closed`], never a panic. May call:
+//! `failure`, `text`.
 
 use std::fmt::Display;
 use std::io::{self, BufWriter, StdoutLock, Write};
@@ -45,7 +46,8 @@ impl Output {
         self.writer.write_all(bytes).map_err(Failure::output)
     }
 
-    /// Shows what was written so far. Must be the last call: what a dropped writer cannot write is lost unseen.
+    /// Shows what was written so far. Must be the last call: what a dropped writer cannot write is lost
+    /// unseen.
     pub fn flush(&mut self) -> Result<()> {
         self.writer.flush().map_err(Failure::output)
     }

@@ -1,7 +1,7 @@
 //! Which moment a command reads: `--as-of`.
 //!
-//! Owns: how the text after `--as-of` is understood. Promises: a snapshot's name always wins, so a snapshot named
-//! `1957` is found by `1957` whatever the ids are. May call: `failure`.
+//! Owns: how the text after `--as-of` is understood. Promises: a snapshot's name always wins, so a snapshot
+//! named `1957` is found by `1957` whatever the ids are. May call: `failure`.
 
 use std::time::SystemTime;
 
@@ -17,9 +17,10 @@ use crate::failure::{Failure, Result};
 pub struct AsOf {
     /// Read the past as of this snapshot: a name, an id, or a time
     ///
-    /// Tried in this order: a snapshot's name; if it is all digits, an id; else a time, which means the latest
-    /// snapshot declared at or before it. A time is "2026-05-01 12:00:00" or "2026-05-01" (both UTC), RFC 3339 such as
-    /// "2026-05-01T12:00:00+02:00", or "5 minutes ago". Write name:..., id:... or time:... to leave no choice.
+    /// Tried in this order: a snapshot's name; if it is all digits, an id; else a time, which means the
+    /// latest snapshot declared at or before it. A time is "2026-05-01 12:00:00" or "2026-05-01" (both
+    /// UTC), RFC 3339 such as "2026-05-01T12:00:00+02:00", or "5 minutes ago". Write name:..., id:... or
+    /// time:... to leave no choice.
     #[arg(long = "as-of", value_name = "S")]
     text: Option<String>,
 }

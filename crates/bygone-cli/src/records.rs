@@ -1,7 +1,7 @@
 //! `bygone put`, `get`, `delete`, `scan`.
 //!
-//! Owns: how single records go in and out. Promises: reading creates neither database nor table. May call: `open`,
-//! `past`, `text`, `output`, `failure`.
+//! Owns: how single records go in and out. Promises: reading creates neither database nor table. May call:
+//! `open`, `past`, `text`, `output`, `failure`.
 
 use std::ffi::OsStr;
 use std::ffi::OsString;

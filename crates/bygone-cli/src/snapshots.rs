@@ -34,7 +34,8 @@ pub fn declare(args: &Declare, out: &mut Output) -> Result<()> {
     let id = match &args.metadata {
         None => db.snapshot_now(args.name.as_deref())?,
         Some(metadata) => {
-            // Metadata belongs to a commit's declaration; a commit of nothing declares the state that is there.
+            // Metadata belongs to a commit's declaration; a commit of nothing declares the state that is
+            // there.
             let mut tx = db.begin()?;
             tx.set_snapshot_metadata(metadata.as_bytes());
             tx.commit_with_snapshot(args.name.as_deref())?

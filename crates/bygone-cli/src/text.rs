@@ -1,10 +1,11 @@
 //! Bytes as text and back.
 //!
-//! Owns: the escaped form in which people see keys and values, and the form they have in JSON. Promises: both are
-//! lossless. May call: nothing.
+//! Owns: the escaped form in which people see keys and values, and the form they have in JSON. Promises: both
+//! are lossless. May call: nothing.
 //!
-//! Escaped: printable characters stand for themselves; `\\`, `\n`, `\r` and `\t` are what they are everywhere; every
-//! other byte is `\xNN`. In JSON: a field `key` with a string if the bytes are UTF-8, else a field `key_base64`.
+//! Escaped: printable characters stand for themselves; `\\`, `\n`, `\r` and `\t` are what they are
+//! everywhere; every other byte is `\xNN`. In JSON: a field `key` with a string if the bytes are UTF-8, else
+//! a field `key_base64`.
 
 use std::io::{self, Write};
 

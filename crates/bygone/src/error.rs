@@ -100,7 +100,8 @@ pub enum Error {
         /// What the system said.
         source: Arc<std::io::Error>,
     },
-    /// An earlier failure makes it unsafe to go on writing; reading what is there may still work. Reopen to recover.
+    /// An earlier failure makes it unsafe to go on writing; reading what is there may still work. Reopen to
+    /// recover.
     Poisoned {
         /// The first failure.
         cause: String,

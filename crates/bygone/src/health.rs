@@ -1,7 +1,8 @@
 //! Whether the database can go on.
 //!
-//! Owns: the first failure that makes writing unsafe. Promises: once poisoned, always poisoned, with the cause of the first failure; reopening recovers what
-//! was promised. May call: nothing of the engine but `error`.
+//! Owns: the first failure that makes writing unsafe. Promises: once poisoned, always poisoned, with the
+//! cause of the first failure; reopening recovers what was promised. May call: nothing of the engine but
+//! `error`.
 
 use std::sync::OnceLock;
 

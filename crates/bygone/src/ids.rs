@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// The sequence number of a commit. Commits are numbered 1, 2, 3, … in the order in which they take effect; 0 is the empty database.
+/// The sequence number of a commit. Commits are numbered 1, 2, 3, … in the order in which they take effect; 0
+/// is the empty database.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seq(pub(crate) u64);
 

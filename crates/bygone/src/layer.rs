@@ -42,10 +42,10 @@ pub(crate) enum Lookup {
 
 /// A cursor over the records of one table in one layer as of one sequence number.
 ///
-/// Each key appears at most once, with its newest version that is not newer than the sequence number; deletions
-/// appear too (see [`LayerCursor::value`]), because they hide what older layers hold. A cursor that is
-/// off either end has no key; `seek` and `seek_before` may be called again at any time, and `next` or `prev` off an end
-/// stay there. Moving forth and back may alternate freely.
+/// Each key appears at most once, with its newest version that is not newer than the sequence number;
+/// deletions appear too (see [`LayerCursor::value`]), because they hide what older layers hold. A cursor that
+/// is off either end has no key; `seek` and `seek_before` may be called again at any time, and `next` or
+/// `prev` off an end stay there. Moving forth and back may alternate freely.
 pub(crate) trait LayerCursor: Send {
     /// Moves to the first key that is at least `key`.
     fn seek(&mut self, key: &[u8]) -> Result<()>;
@@ -55,11 +55,13 @@ pub(crate) trait LayerCursor: Send {
     fn prev(&mut self) -> Result<()>;
     /// The application's key (without the table), `None` off the end.
     fn key(&self) -> Option<&[u8]>;
-    /// Brings the value at the cursor into memory, where it is not there already. Must not be called off the end.
+    /// Brings the value at the cursor into memory, where it is not there already. Must not be called off the
+    /// end.
     fn load(&mut self) -> Result<()> {
         Ok(())
     }
-    /// The value at the cursor after [`load`](LayerCursor::load); `None` is a deletion. Must not be called off the end.
+    /// The value at the cursor after [`load`](LayerCursor::load); `None` is a deletion. Must not be called
+    /// off the end.
     fn loaded(&self) -> Result<Option<&[u8]>>;
     /// Both in one: the value at the cursor.
     #[cfg(test)]
@@ -71,8 +73,8 @@ pub(crate) trait LayerCursor: Send {
     fn is_deletion(&self) -> bool;
 }
 
-/// A stream of all versions of all keys of one layer or of several merged, by key ascending, then by sequence number
-/// descending. What flush and merge read. It starts before the first record.
+/// A stream of all versions of all keys of one layer or of several merged, by key ascending, then by sequence
+/// number descending. What flush and merge read. It starts before the first record.
 pub(crate) trait Versions: Send {
     /// Moves to the next version; `false` at the end.
     fn advance(&mut self) -> Result<bool>;

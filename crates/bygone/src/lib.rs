@@ -1,7 +1,8 @@
 //! Bygone: an embedded, transactional, ordered key-value store that keeps its past.
 //!
-//! An application commits, declares snapshots, and from then on reads the whole database as of any of them, beside live traffic and with the code it
-//! already has: [`Db::as_of`] gives the same [`Snapshot`] that [`Db::snapshot`] gives of the present.
+//! An application commits, declares snapshots, and from then on reads the whole database as of any of them,
+//! beside live traffic and with the code it already has: [`Db::as_of`] gives the same [`Snapshot`] that
+//! [`Db::snapshot`] gives of the present.
 //!
 //! ```
 //! use bygone::{Db, Result};

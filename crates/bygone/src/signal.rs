@@ -1,6 +1,7 @@
 //! How one thread tells another that there is work.
 //!
-//! Owns: [`Signal`]. Promises: a signal that is raised while nobody waits is not lost. May call: nothing of the engine.
+//! Owns: [`Signal`]. Promises: a signal that is raised while nobody waits is not lost. May call: nothing of
+//! the engine.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Every line of the public contract that exists so far, as a program would write it: this file has to compile.
+//! Every line of the public contract that exists so far, as a program would write it: this file has to
+//! compile.
 
 use std::ops::{Bound, ControlFlow};
 use std::time::{Duration, SystemTime};

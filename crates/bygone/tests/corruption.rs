@@ -1,4 +1,5 @@
-//! Damage: one byte flipped anywhere, files cut, emptied, deleted, replaced by garbage, or put in each other's place.
+//! Damage: one byte flipped anywhere, files cut, emptied, deleted, replaced by garbage, or put in each
+//! other's place.
 //!
 //! Owns: what a damaged database may say. Promises: `Corruption` naming a file of the database and an offset,
 //! or exactly the right data; never wrong data, a panic, a hang, or a huge allocation; and nothing is changed
@@ -103,7 +104,8 @@ fn read_prefix(disk: &SimDisk, model: &Model, read_only: bool, context: &str) ->
     Ok(seq)
 }
 
-/// What damage to some files led to: whether it was noticed. Only `Corruption` that names one of them will do.
+/// What damage to some files led to: whether it was noticed. Only `Corruption` that names one of them will
+/// do.
 fn judge<T>(result: Result<T>, damaged: &[&Path], context: &str) -> bool {
     match result {
         Ok(_) => false,

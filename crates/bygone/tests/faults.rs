@@ -59,7 +59,8 @@ fn read(db: &Db, model: &Model, context: &str) {
     assert_eq!(seq, model.acknowledged, "{context}: what is seen");
 }
 
-/// The machine lives on: the database is opened again on the same disk, and what it finds is durable from then on.
+/// The machine lives on: the database is opened again on the same disk, and what it finds is durable from
+/// then on.
 fn reopen(disk: &SimDisk, model: &mut Model, context: &str) {
     model.durable = model.acknowledged;
     let (db, seq) = check(disk, model, &format!("{context}, opened again"));

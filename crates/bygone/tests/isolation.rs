@@ -1,7 +1,7 @@
 //! What transactions promise each other, alone and over threads.
 //!
-//! Owns: nothing. Promises: each test is one anomaly that must not be, or one refusal that must not be. May call: the
-//! engine's public face.
+//! Owns: nothing. Promises: each test is one anomaly that must not be, or one refusal that must not be. May
+//! call: the engine's public face.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -91,8 +91,8 @@ fn of_two_who_read_and_write_one_key_the_second_loses() {
     assert_eq!(number(&db.get(&table, "k").unwrap().unwrap()), 2);
 }
 
-/// Two doctors are on call; each may leave if the other stays. Under snapshot isolation both may leave: it promises
-/// nothing about what was only read. That is its documented price, and what serializable is for.
+/// Two doctors are on call; each may leave if the other stays. Under snapshot isolation both may leave: it
+/// promises nothing about what was only read. That is its documented price, and what serializable is for.
 #[test]
 fn write_skew_is_possible_under_snapshot_isolation_and_not_under_serializable() {
     for serializable in [false, true] {
@@ -115,8 +115,8 @@ fn write_skew_is_possible_under_snapshot_isolation_and_not_under_serializable() 
     }
 }
 
-/// As above with threads: of many who each see that the sum allows one more, never so many get through that it does
-/// not.
+/// As above with threads: of many who each see that the sum allows one more, never so many get through that
+/// it does not.
 #[test]
 fn a_rule_over_many_keys_holds_under_serializable() {
     const LIMIT: usize = 20;
@@ -134,7 +134,8 @@ fn a_rule_over_many_keys_holds_under_serializable() {
                         if free == 0 {
                             return Ok(());
                         }
-                        // Everybody writes a key of his own: only the range that was read tells of the others.
+                        // Everybody writes a key of his own: only the range that was read tells of the
+                        // others.
                         tx.put(table, [thread.to_be_bytes(), round.to_be_bytes()].concat(), "mine")?;
                         tx.commit()?;
                         taken.fetch_add(1, Ordering::Relaxed);
@@ -282,8 +283,8 @@ fn a_blind_write_conflicts_with_nothing() {
     });
 }
 
-/// The conflict table has 65,536 entries, so with more keys than that nearly every entry is shared. A writer of other
-/// keys is no conflict, however many he writes; where they lie by now makes no difference.
+/// The conflict table has 65,536 entries, so with more keys than that nearly every entry is shared. A writer
+/// of other keys is no conflict, however many he writes; where they lie by now makes no difference.
 #[test]
 fn keys_that_share_an_entry_of_the_conflict_table_do_not_conflict() {
     const KEYS: u32 = 400_000;

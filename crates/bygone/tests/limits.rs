@@ -1,7 +1,7 @@
 //! Sizes and counts at their limits, and who is refused.
 //!
-//! Owns: nothing. Promises: what is within a limit comes back whole from wherever it lies, what is beyond is refused
-//! by its name, and nothing is harmed by a refusal. May call: the engine's public face.
+//! Owns: nothing. Promises: what is within a limit comes back whole from wherever it lies, what is beyond is
+//! refused by its name, and nothing is harmed by a refusal. May call: the engine's public face.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Snapshots that are held for long, and what outlives what.
 //!
-//! Owns: nothing. Promises: a held snapshot gives identical contents for ever, whoever holds it and whatever happens.
-//! May call: the engine's public face.
+//! Owns: nothing. Promises: a held snapshot gives identical contents for ever, whoever holds it and whatever
+//! happens. May call: the engine's public face.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -23,8 +23,8 @@ fn options() -> Options {
         .durability(Durability::Buffered)
 }
 
-/// A number that tells any two contents apart; checks on the way that all records of a table are of one round, as each
-/// commit writes them.
+/// A number that tells any two contents apart; checks on the way that all records of a table are of one
+/// round, as each commit writes them.
 fn fingerprint(snapshot: &Snapshot) -> u64 {
     // FNV-1a.
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
@@ -82,7 +82,8 @@ fn churn(db: &Db, round: u32) {
 
 type Held = (Snapshot, u64);
 
-/// Readers take snapshots, read them again and again, and hand some to each other, to be read and dropped elsewhere.
+/// Readers take snapshots, read them again and again, and hand some to each other, to be read and dropped
+/// elsewhere.
 fn many_threads_hold(db: &Db, rounds: u32) {
     const READERS: usize = 6;
     let exchange: Mutex<Vec<Held>> = Mutex::default();

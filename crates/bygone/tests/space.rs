@@ -1,7 +1,7 @@
 //! How much room a database takes on the real disk.
 //!
-//! Owns: the bounds. Promises: figures are printed (`--nocapture`), and their bounds hold at every sample, not just at
-//! the end. May call: the engine's public face only.
+//! Owns: the bounds. Promises: figures are printed (`--nocapture`), and their bounds hold at every sample,
+//! not just at the end. May call: the engine's public face only.
 
 #[path = "support/mod.rs"]
 mod support;

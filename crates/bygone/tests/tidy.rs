@@ -1,8 +1,8 @@
-//! The rules of this source tree that a program can check: size and width of files, their first line, words that must
-//! not stay, and which module may call which.
+//! The rules of this source tree that a program can check: size and width of files, their first line, words
+//! that must not stay, and which module may call which.
 //!
-//! Owns: the order of the modules ([`GROUPS`]). Promises: every breach is listed with file and line, all at once.
-//! May call: nothing of the engine; it reads the files.
+//! Owns: the order of the modules ([`GROUPS`]). Promises: every breach is listed with file and line, all at
+//! once. May call: nothing of the engine; it reads the files.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,11 +18,13 @@ const SOURCE_FOLDERS: [&str; 3] = ["crates", "bench", "fuzz"];
 const UNFINISHED: [(&str, &str); 6] =
     [("TO", "DO"), ("FIX", "ME"), ("XX", "X:"), ("db", "g!("), ("to", "do!("), ("unimpl", "emented!(")];
 
-/// What code that is not a test must not do: a panic is for bugs, and these are for what input or another thread did.
+/// What code that is not a test must not do: a panic is for bugs, and these are for what input or another
+/// thread did.
 const PANICS: [&str; 3] = [".unwrap()", ".lock().expect(", ".write().expect("];
 
-/// The modules of the engine from the bottom to the top, in groups. A module may call those of the groups below its
-/// own; modules of one group never call each other, but for those in the first, which are words rather than parts.
+/// The modules of the engine from the bottom to the top, in groups. A module may call those of the groups
+/// below its own; modules of one group never call each other, but for those in the first, which are words
+/// rather than parts.
 const GROUPS: [&[&str]; 8] = [
     &["limits", "error", "ids", "value", "codec", "layer", "sync", "health", "signal", "cache"],
     &["io"],
@@ -216,7 +218,8 @@ fn is_test_attribute(line: &str) -> bool {
     line.starts_with("#[cfg(") && line.split(|c: char| !c.is_alphanumeric()).any(|word| word == "test")
 }
 
-/// Whether a file is only there for tests: named so by its parent module, below such a folder, or in `tests/`.
+/// Whether a file is only there for tests: named so by its parent module, below such a folder, or in
+/// `tests/`.
 fn is_test(path: &Path, tests: &BTreeSet<PathBuf>) -> bool {
     path.ancestors().any(|part| tests.contains(part) || part.file_name().is_some_and(|name| name == "tests"))
 }

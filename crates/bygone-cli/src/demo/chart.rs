@@ -1,6 +1,7 @@
 //! The trend as a chart, where standard output is a terminal.
 //!
-//! Owns: the look of the chart. Promises: at most 80 columns; nothing at all in a pipe. May call: `questions`.
+//! Owns: the look of the chart. Promises: at most 80 columns; nothing at all in a pipe. May call:
+//! `questions`.
 
 use std::io::IsTerminal;
 

@@ -1,7 +1,7 @@
 //! What the demo's past costs, in bytes and in time.
 //!
-//! Owns: the measurements. Promises: the two sides of every comparison take turns, and medians are compared, so
-//! that a busy machine disturbs both alike. May call: `data`, `failure`.
+//! Owns: the measurements. Promises: the two sides of every comparison take turns, and medians are compared,
+//! so that a busy machine disturbs both alike. May call: `data`, `failure`.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -77,8 +77,8 @@ fn time_gets(view: &Snapshot, table: &Table, survey: &Survey) -> Result<Duration
     Ok(start.elapsed())
 }
 
-/// One commit of a whole survey without a declaration, and one with, in a database of its own. Not synced, because
-/// the disk's time for that would hide the difference.
+/// One commit of a whole survey without a declaration, and one with, in a database of its own. Not synced,
+/// because the disk's time for that would hide the difference.
 fn compare_commits(surveys: &[Survey]) -> Result<(Duration, Duration)> {
     let dir = temporary_dir()?;
     let db = Options::new().durability(Durability::Buffered).open(dir.path())?;
@@ -107,8 +107,8 @@ fn fill(db: &Db, table: &Table, survey: Option<&Survey>) -> Result<Transaction> 
     Ok(tx)
 }
 
-/// The median times of two sides. They take turns, and take turns at being first, because the second finds warm
-/// what the first has touched.
+/// The median times of two sides. They take turns, and take turns at being first, because the second finds
+/// warm what the first has touched.
 fn take_turns(
     rounds: usize,
     mut one: impl FnMut(usize) -> Result<Duration>,

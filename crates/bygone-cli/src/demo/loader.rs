@@ -1,8 +1,8 @@
 //! The process that loads the demo's data and is killed for it.
 //!
-//! Owns: both ends of it, and the lines that they exchange: the child writes the name of each snapshot once its
-//! commit is durable, then the time that it took in microseconds, and waits. Promises: a child never outlives its
-//! parent by more than a moment. May call: `data`, `open`, `output`, `progress`, `failure`.
+//! Owns: both ends of it, and the lines that they exchange: the child writes the name of each snapshot once
+//! its commit is durable, then the time that it took in microseconds, and waits. Promises: a child never
+//! outlives its parent by more than a moment. May call: `data`, `open`, `output`, `progress`, `failure`.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};

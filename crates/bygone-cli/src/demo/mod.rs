@@ -1,8 +1,8 @@
 //! `bygone demo`: 55 years of real data, a crash, and questions about the past.
 //!
-//! Owns: the story that the demo tells. Promises: every number in it is measured or read in this very run; what it
-//! says about the past is checked against the data file first. May call: `loader`, `data`, `questions`, `cost`,
-//! `chart`, and the modules that the other commands use.
+//! Owns: the story that the demo tells. Promises: every number in it is measured or read in this very run;
+//! what it says about the past is checked against the data file first. May call: `loader`, `data`,
+//! `questions`, `cost`, `chart`, and the modules that the other commands use.
 
 mod chart;
 mod cost;

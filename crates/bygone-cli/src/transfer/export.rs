@@ -1,8 +1,8 @@
 //! `bygone export`.
 //!
-//! Owns: the writing of CSV and JSON lines. Promises: what it writes, `import` reads back to the same table; what
-//! cannot be written so is an error that says what can. May call: `open`, `past`, `row`, `text`, `output`, `progress`,
-//! `failure`.
+//! Owns: the writing of CSV and JSON lines. Promises: what it writes, `import` reads back to the same table;
+//! what cannot be written so is an error that says what can. May call: `open`, `past`, `row`, `text`,
+//! `output`, `progress`, `failure`.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -62,8 +62,8 @@ pub fn export(args: &Export, out: &mut Output) -> Result<()> {
     }
 }
 
-/// Writes a file beside `path` and renames it, so that a failure leaves neither half a file nor the loss of an older
-/// one. What is no regular file (a pipe, a device) is written to as it is.
+/// Writes a file beside `path` and renames it, so that a failure leaves neither half a file nor the loss of
+/// an older one. What is no regular file (a pipe, a device) is written to as it is.
 fn write_file(path: &Path, write: impl FnOnce(&mut Sink<'_>) -> Result<u64>) -> Result<u64> {
     let failure = |error| Failure::file(path, "write", error);
     let special = path.metadata().is_ok_and(|metadata| !metadata.is_file());
@@ -173,8 +173,8 @@ impl Source {
         Ok(records)
     }
 
-    /// All columns of all rows, in order of first appearance: a CSV header comes before what it must cover, so
-    /// this reads the snapshot once more.
+    /// All columns of all rows, in order of first appearance: a CSV header comes before what it must cover,
+    /// so this reads the snapshot once more.
     fn columns(&self) -> Result<Vec<String>> {
         let mut columns = Vec::new();
         let mut known = HashSet::new();

@@ -1,9 +1,9 @@
 //! `bygone import`.
 //!
-//! Owns: how entries are grouped into commits and snapshots. Promises: a snapshot declared by an import holds every
-//! row that belongs to it or to one before it, and names that are taken are refused before anything is written. An
-//! import as a whole is not one transaction: what was committed before an error stays. May call: `source`, `open`,
-//! `output`, `progress`, `failure`.
+//! Owns: how entries are grouped into commits and snapshots. Promises: a snapshot declared by an import holds
+//! every row that belongs to it or to one before it, and names that are taken are refused before anything is
+//! written. An import as a whole is not one transaction: what was committed before an error stays. May call:
+//! `source`, `open`, `output`, `progress`, `failure`.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -37,7 +37,8 @@ pub struct Import {
     /// Told by the file's name (.csv, .jsonl, .ndjson, .json) if not given
     #[arg(long)]
     format: Option<Format>,
-    /// Store whole rows as JSON objects under the text of these columns; without it the file has columns key and value
+    /// Store whole rows as JSON objects under the text of these columns; without it the file has columns key
+    /// and value
     #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
     key: Vec<String>,
     /// Between the columns of a key
@@ -45,9 +46,9 @@ pub struct Import {
     separator: String,
     /// Declare one snapshot per distinct value of this column, named by it, in order of appearance
     ///
-    /// The rows with the first value are committed and the snapshot declared, then the rows with the second, and so
-    /// on, wherever they stand in the file; it is held in memory for that. A row stays until a later one with its key
-    /// overwrites it.
+    /// The rows with the first value are committed and the snapshot declared, then the rows with the second,
+    /// and so on, wherever they stand in the file; it is held in memory for that. A row stays until a
+    /// later one with its key overwrites it.
     #[arg(long, value_name = "COLUMN")]
     snapshot_by: Option<String>,
 }

@@ -1,9 +1,9 @@
 //! `bygone import`, `export`: tables from and to CSV and JSON lines.
 //!
-//! Owns: the two formats. A file holds either *records* (columns `key` and `value`, with `_base64` behind the name
-//! where bytes are not text) or *rows* (any columns; a row is stored as a JSON object under a key made of chosen
-//! columns). Promises: what `export` writes, `import` reads back to the same table. May call: `open`, `past`, `text`,
-//! `output`, `progress`, `failure`.
+//! Owns: the two formats. A file holds either *records* (columns `key` and `value`, with `_base64` behind the
+//! name where bytes are not text) or *rows* (any columns; a row is stored as a JSON object under a key made
+//! of chosen columns). Promises: what `export` writes, `import` reads back to the same table. May call:
+//! `open`, `past`, `text`, `output`, `progress`, `failure`.
 
 mod export;
 mod import;

@@ -1,7 +1,8 @@
 //! Rows: JSON objects whose fields are columns.
 //!
-//! Owns: how a CSV cell becomes a JSON value and back, and how a key is made of columns. Promises: a cell comes
-//! back as the text it was; two different rows never share a key by accident of joining. May call: `failure`.
+//! Owns: how a CSV cell becomes a JSON value and back, and how a key is made of columns. Promises: a cell
+//! comes back as the text it was; two different rows never share a key by accident of joining. May call:
+//! `failure`.
 
 use serde_json::{Map, Number, Value};
 

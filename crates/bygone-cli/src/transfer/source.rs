@@ -1,7 +1,7 @@
 //! Reading the file of an import.
 //!
-//! Owns: the way from CSV or JSON lines to keys and values. Promises: every error names the line. May call: `row`,
-//! `text`, `failure`.
+//! Owns: the way from CSV or JSON lines to keys and values. Promises: every error names the line. May call:
+//! `row`, `text`, `failure`.
 
 use std::io::{BufRead, BufReader, Read};
 

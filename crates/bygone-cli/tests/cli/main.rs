@@ -1,7 +1,7 @@
 //! The `bygone` command as a shell sees it: what it prints, what it leaves on disk, how it ends.
 //!
-//! Owns: the helpers to run it in a directory of its own. Promises: each test is independent of the others. May call:
-//! nothing of the engine, only the command.
+//! Owns: the helpers to run it in a directory of its own. Promises: each test is independent of the others.
+//! May call: nothing of the engine, only the command.
 
 mod demo;
 mod errors;

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::Place;
 
-/// Three states of one key, each declared: "first", "2" (a name that looks like an id) and one without a name.
+/// Three states of one key, each declared: "first", "2" (a name that looks like an id) and one without a
+/// name.
 fn with_past() -> Place {
     let place = Place::new();
     place.ok("put db t k one");

@@ -1,7 +1,8 @@
 //! Building the pages of one level of a tree from entries in key order.
 //!
-//! Owns: the entries that are not in a page yet, and where pages are cut. Promises: entries are held until two pages are full, so that the last two pages of a
-//! stretch are balanced and none is tiny unless the stretch is; all others come out nearly full. May call: the page writer.
+//! Owns: the entries that are not in a page yet, and where pages are cut. Promises: entries are held until
+//! two pages are full, so that the last two pages of a stretch are balanced and none is tiny unless the
+//! stretch is; all others come out nearly full. May call: the page writer.
 
 use crate::error::Result;
 use crate::limits::PAGE_BYTES;
@@ -12,7 +13,8 @@ use super::page::{Head, Kind, common_prefix};
 use super::pointer::PagePointer;
 use super::writer::PageWriter;
 
-/// How full pages are made in a long stretch: with room for one more small record, so that the next one does not split the page.
+/// How full pages are made in a long stretch: with room for one more small record, so that the next one does
+/// not split the page.
 const FILL_BYTES: usize = PAGE_BYTES * 97 / 100;
 
 /// Below this a stretch takes in its right neighbour.
@@ -27,8 +29,8 @@ struct Entry {
     large: bool,
 }
 
-/// Builds leaves (level 0: an entry is a key and its value as stored) or inner pages (an entry is a separator and the pointer to
-/// the child that begins there).
+/// Builds leaves (level 0: an entry is a key and its value as stored) or inner pages (an entry is a separator
+/// and the pointer to the child that begins there).
 pub(super) struct Builder {
     level: u8,
     arena: Vec<u8>,
@@ -96,7 +98,8 @@ impl Builder {
         self.finish_entry(large);
     }
 
-    /// The first half of [`Builder::push`]: data is then appended to [`Builder::data_mut`], and `finish_entry` called.
+    /// The first half of [`Builder::push`]: data is then appended to [`Builder::data_mut`], and
+    /// `finish_entry` called.
     #[inline]
     pub fn push_key(&mut self, prefix: &[u8], suffix: &[u8]) {
         let at = self.arena.len();
@@ -149,7 +152,8 @@ impl Builder {
         self.page_bytes(self.entries.len(), self.key_bytes, self.data_bytes, self.prefix_len)
     }
 
-    /// Which entry is the first whose key is stored: an inner page stores no separator before its first child.
+    /// Which entry is the first whose key is stored: an inner page stores no separator before its first
+    /// child.
     #[inline]
     fn first_key(&self) -> usize {
         usize::from(self.level > 0)
@@ -189,7 +193,8 @@ impl Builder {
         }
     }
 
-    /// How many entries make a page of at most `limit_bytes`; at least as many as make sense of a page at all, which always fit one.
+    /// How many entries make a page of at most `limit_bytes`; at least as many as make sense of a page at
+    /// all, which always fit one.
     fn fitting(&self, limit_bytes: usize) -> usize {
         let first = self.first_key();
         let (mut key_bytes, mut data_bytes, mut prefix_len) = (0, 0, 0);

@@ -1,6 +1,7 @@
 //! A cursor over one table of a base.
 //!
-//! Owns: a copy of the leaf it is in. Promises: holds its base version, and neither guard nor page. May call: the page store.
+//! Owns: a copy of the leaf it is in. Promises: holds its base version, and neither guard nor page. May call:
+//! the page store.
 
 use std::sync::Arc;
 

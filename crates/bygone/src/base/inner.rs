@@ -1,10 +1,11 @@
 //! Inner pages: pointers to children, and between them the separators.
 //!
-//! Owns: the layout of an inner page. Promises: reading a sound inner page cannot go out of bounds. May call: the shared key part.
+//! Owns: the layout of an inner page. Promises: reading a sound inner page cannot go out of bounds. May call:
+//! the shared key part.
 //!
-//! A page has `count` separators and `count + 1` children. Child `i` holds the keys from separator `i - 1` on (the first: from the page's own lower
-//! bound) up to but without separator `i`. Behind the offsets stand the children's pointers, 16 bytes each; an entry
-//! is a separator's bytes behind the prefix.
+//! A page has `count` separators and `count + 1` children. Child `i` holds the keys from separator `i - 1` on
+//! (the first: from the page's own lower bound) up to but without separator `i`. Behind the offsets stand the
+//! children's pointers, 16 bytes each; an entry is a separator's bytes behind the prefix.
 
 use super::keyed::{self, Keyed};
 use super::page::{self, Page};

@@ -1,11 +1,13 @@
-//! What leaves and inner pages share: sorted keys with their common prefix taken out, and the search among them.
+//! What leaves and inner pages share: sorted keys with their common prefix taken out, and the search among
+//! them.
 //!
-//! Owns: the layout of the key part. Promises: a search touches the header's cache line, a few lines of key heads, and the one key
-//! that decides. May call: nothing but the page's header.
+//! Owns: the layout of the key part. Promises: a search touches the header's cache line, a few lines of key
+//! heads, and the one key that decides. May call: nothing but the page's header.
 //!
-//! Layout after the header: the prefix; zero bytes up to a multiple of four; for each key its head (u32: the first four bytes of what follows
-//! the prefix, as a big-endian number, short ones filled with zeros); the offset in the page of each key's entry, and of
-//! the end of the last (u16 each). Entries lie one behind the other, in key order.
+//! Layout after the header: the prefix; zero bytes up to a multiple of four; for each key its head (u32: the
+//! first four bytes of what follows the prefix, as a big-endian number, short ones filled with zeros); the
+//! offset in the page of each key's entry, and of the end of the last (u16 each). Entries lie one behind the
+//! other, in key order.
 
 use std::cmp::Ordering;
 
@@ -59,8 +61,8 @@ impl<'a> Keyed<'a> {
         }
     }
 
-    /// The key part, if prefix, heads and offsets lie within the page, the offsets begin `skipped` bytes behind them, ascend,
-    /// and end within the page.
+    /// The key part, if prefix, heads and offsets lie within the page, the offsets begin `skipped` bytes
+    /// behind them, ascend, and end within the page.
     pub fn new_checked(page: &'a Page, keys: usize, skipped: usize) -> Option<Keyed<'a>> {
         let prefix_len = page::prefix_len(page);
         let entries_at = index_bytes(prefix_len, keys) + skipped;
@@ -105,7 +107,8 @@ impl<'a> Keyed<'a> {
             && (1..self.len()).all(|i| suffix(i - 1) < suffix(i))
     }
 
-    /// The first key that is at least `key`, and whether it is equal. `suffix` gives what follows the prefix in a key.
+    /// The first key that is at least `key`, and whether it is equal. `suffix` gives what follows the prefix
+    /// in a key.
     #[inline]
     pub fn search(&self, key: &[u8], suffix: impl Fn(usize) -> &'a [u8]) -> Result<usize, usize> {
         let Some((start, rest)) = key.split_at_checked(self.prefix.len()) else {
@@ -139,7 +142,8 @@ impl<'a> Keyed<'a> {
         Err(low)
     }
 
-    /// How many heads are less than `head`. Without branches on what is compared: those would be mispredicted half the time.
+    /// How many heads are less than `head`. Without branches on what is compared: those would be mispredicted
+    /// half the time.
     #[inline]
     fn heads_below(&self, head: u32) -> usize {
         let mut base = 0;

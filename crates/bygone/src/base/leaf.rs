@@ -1,16 +1,18 @@
 //! Leaves: records in key order.
 //!
-//! Owns: the layout of a record. Promises: reading a sound leaf cannot go out of bounds. May call: the shared key part.
+//! Owns: the layout of a record. Promises: reading a sound leaf cannot go out of bounds. May call: the shared
+//! key part.
 //!
-//! An entry is: the length of the key behind the prefix (u16; the highest bit says that the value is large), those key bytes, then the value, or for
-//! a large one the reference to its overflow pages.
+//! An entry is: the length of the key behind the prefix (u16; the highest bit says that the value is large),
+//! those key bytes, then the value, or for a large one the reference to its overflow pages.
 
 use super::keyed::Keyed;
 use super::overflow::{self, LargeValue};
 use super::page::{self, Page};
 use crate::limits::KEY_BYTES_MAX;
 
-/// The longest value that lies in the leaf itself, in bytes: two such records with keys of some 16 bytes fill a page.
+/// The longest value that lies in the leaf itself, in bytes: two such records with keys of some 16 bytes fill
+/// a page.
 pub(super) const INLINE_VALUE_BYTES_MAX: usize = 2000;
 
 pub(super) const LARGE_FLAG: u16 = 0x8000;
@@ -52,7 +54,8 @@ impl<'a> Leaf<'a> {
         self.keyed.prefix()
     }
 
-    /// The key of record `i` behind the prefix, its value's bytes as stored, and whether these refer to overflow pages.
+    /// The key of record `i` behind the prefix, its value's bytes as stored, and whether these refer to
+    /// overflow pages.
     #[inline]
     pub fn raw(&self, i: usize) -> (&'a [u8], &'a [u8], bool) {
         split(self.keyed.entry(i))

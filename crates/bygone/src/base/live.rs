@@ -1,11 +1,12 @@
 //! Which generations are being read, and which dead pages they keep.
 //!
-//! Owns: the count of live base versions per generation, and the dead lists. Promises: a page that died is given back exactly when no live
-//! generation lies between its birth and its death. May call: nothing.
+//! Owns: the count of live base versions per generation, and the dead lists. Promises: a page that died is
+//! given back exactly when no live generation lies between its birth and its death. May call: nothing.
 //!
-//! A dead page is on the list of the newest live generation that sees it. When that generation ends, the page moves to the next older one if
-//! that sees it too, else it is free (the dead lists of ZFS snapshots). So a page is looked at once per live generation that
-//! it outlives, never while a long reader just goes on, and one long reader keeps only pages that it can see.
+//! A dead page is on the list of the newest live generation that sees it. When that generation ends, the page
+//! moves to the next older one if that sees it too, else it is free (the dead lists of ZFS snapshots). So a
+//! page is looked at once per live generation that it outlives, never while a long reader just goes on, and
+//! one long reader keeps only pages that it can see.
 
 use std::collections::BTreeMap;
 

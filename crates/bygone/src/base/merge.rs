@@ -1,11 +1,13 @@
 //! One pass of sorted updates through the tree of one table.
 //!
-//! Owns: the walk. Promises: each page whose keys no update touches is left where it is, with what is below it, except for the right neighbours that
-//! underfull pages take in; the pass may stop behind any update, and leaves a whole tree. May call: builders and page writer.
+//! Owns: the walk. Promises: each page whose keys no update touches is left where it is, with what is below
+//! it, except for the right neighbours that underfull pages take in; the pass may stop behind any update, and
+//! leaves a whole tree. May call: builders and page writer.
 //!
-//! The walk goes down only to leaves that have updates. Their records, with the updates applied, stream into the builder of
-//! level 0, and each builder's pages become entries of the one above; so touched neighbours, also under different parents, come out as full
-//! pages. Before a page is taken over as it is, the builders below its parent are flushed.
+//! The walk goes down only to leaves that have updates. Their records, with the updates applied, stream into
+//! the builder of level 0, and each builder's pages become entries of the one above; so touched neighbours,
+//! also under different parents, come out as full pages. Before a page is taken over as it is, the builders
+//! below its parent are flushed.
 
 use crate::error::{Error, Result};
 use crate::limits::{KEY_BYTES_MAX, PAGE_BYTES, VALUE_BYTES_MAX};

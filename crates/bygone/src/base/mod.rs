@@ -1,13 +1,14 @@
 //! The base: a copy-on-write B+tree per table, all in one page file.
 //!
-//! Owns: the page file `base.pages`, its format (described in `docs/format/base.md`), and which of its slots are free. Promises: a published base never
-//! changes while anything can reach it; a crash at any moment leaves the previous base or the next one, whole; no pointer ever leads silently
-//! to other content than it was made for; whatever the bytes in the file are, reading them gives the data or an error. May call: `io`, `cache`,
-//! `layer`, `codec`, `limits`, `error`.
+//! Owns: the page file `base.pages`, its format (described in `docs/format/base.md`), and which of its slots
+//! are free. Promises: a published base never changes while anything can reach it; a crash at any moment
+//! leaves the previous base or the next one, whole; no pointer ever leads silently to other content than it
+//! was made for; whatever the bytes in the file are, reading them gives the data or an error. May call: `io`,
+//! `cache`, `layer`, `codec`, `limits`, `error`.
 //!
-//! Pages have fixed slots of 4,096 bytes. A [`Rebuild`] applies sorted updates: it writes changed leaves and their ancestors to free slots, then
-//! publishes the new root in one of two alternating superblocks. A [`BaseVersion`] is one published state; while it is held, the pages it
-//! can see are not used again.
+//! Pages have fixed slots of 4,096 bytes. A [`Rebuild`] applies sorted updates: it writes changed leaves and
+//! their ancestors to free slots, then publishes the new root in one of two alternating superblocks. A
+//! [`BaseVersion`] is one published state; while it is held, the pages it can see are not used again.
 
 mod builder;
 mod cursor;

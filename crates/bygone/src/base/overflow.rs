@@ -1,11 +1,12 @@
 //! Large values: what refers to their pages, and reading them.
 //!
-//! Owns: the layout of the reference and of overflow pages. Promises: nothing is allocated for a length before the pages that
-//! prove it have been read. May call: the page store.
+//! Owns: the layout of the reference and of overflow pages. Promises: nothing is allocated for a length
+//! before the pages that prove it have been read. May call: the page store.
 //!
-//! The reference: length (u32), level (u8), number of pointers (u8, at most 8), pointers. At level 0 they lead to
-//! pages that each hold 4,064 bytes of the value (the last: the rest); at each level above, to pages of 254 pointers to the level below. The
-//! level is the least that suffices and all pages but the last are full, so that the length alone determines the shape.
+//! The reference: length (u32), level (u8), number of pointers (u8, at most 8), pointers. At level 0 they
+//! lead to pages that each hold 4,064 bytes of the value (the last: the rest); at each level above, to pages
+//! of 254 pointers to the level below. The level is the least that suffices and all pages but the last are
+//! full, so that the length alone determines the shape.
 
 use crate::error::Result;
 use crate::limits::VALUE_BYTES_MAX;
@@ -149,8 +150,8 @@ impl<'a> LargeValue<'a> {
         })
     }
 
-    /// Names all pages of the value with their levels; each after the one that points to it, level 0 in the value's order. Reads
-    /// only the pages that hold pointers.
+    /// Names all pages of the value with their levels; each after the one that points to it, level 0 in the
+    /// value's order. Reads only the pages that hold pointers.
     pub fn pages(&self, store: &PageStore, visit: &mut dyn FnMut(PagePointer, u8)) -> Result<()> {
         let mut rest = data_pages(self.len());
         for pointer in self.pointers() {
@@ -195,8 +196,8 @@ pub(super) fn data<'p>(
     Ok(&page[HEADER_BYTES..HEADER_BYTES + len])
 }
 
-/// Writes a large value through `write`, which stores a page with this kind, level, count and payload and gives its pointer; appends
-/// the reference to `out`.
+/// Writes a large value through `write`, which stores a page with this kind, level, count and payload and
+/// gives its pointer; appends the reference to `out`.
 pub(super) fn write(value: &[u8], out: &mut Vec<u8>, write: &mut WritePage<'_>) -> Result<()> {
     let mut pointers = Vec::with_capacity(data_pages(value.len()));
     for part in value.chunks(PAYLOAD_BYTES) {

@@ -1,9 +1,11 @@
 //! The page: its header, and the check of a page that was read against the pointer that led to it.
 //!
-//! Owns: the header's layout. Promises: a page that passed [`check`] is the very page its pointer means, and its structure is sound, so that
-//! what reads it afterwards may index by what it says. May call: the formats of the kinds of page.
+//! Owns: the header's layout. Promises: a page that passed [`check`] is the very page its pointer means, and
+//! its structure is sound, so that what reads it afterwards may index by what it says. May call: the formats
+//! of the kinds of page.
 //!
-//! Header, 32 bytes: kind u8, format version u8, level u8, zero u8, count u16, prefix length u16, slot u64, birth u64, zero u64.
+//! Header, 32 bytes: kind u8, format version u8, level u8, zero u8, count u16, prefix length u16, slot u64,
+//! birth u64, zero u64.
 
 use crate::limits::PAGE_BYTES;
 
@@ -97,7 +99,8 @@ fn u64_at(page: &Page, at: usize) -> u64 {
 
 /// Checks that `page` is what `pointer` means and is sound in itself; says what is wrong.
 pub(super) fn check(page: &Page, pointer: &PagePointer) -> Result<(), &'static str> {
-    // The checksum first: it covers everything, so that what follows can only fail through a bug or on purpose.
+    // The checksum first: it covers everything, so that what follows can only fail through a bug or on
+    // purpose.
     if crc32c::crc32c(page) != pointer.checksum {
         return Err(if u64_at(page, 8) == pointer.slot && u64_at(page, 16) != pointer.birth {
             "the page is of another generation than its pointer"

@@ -1,7 +1,8 @@
 //! The way from a tree's root down to one leaf.
 //!
-//! Owns: which child was taken at each level. Promises: neighbouring leaves are found without a new descent from the root; nothing is held
-//! between calls, so that neither cache nor collector wait for whoever has a path. May call: the page store.
+//! Owns: which child was taken at each level. Promises: neighbouring leaves are found without a new descent
+//! from the root; nothing is held between calls, so that neither cache nor collector wait for whoever has a
+//! path. May call: the page store.
 
 use crate::cache;
 use crate::error::Result;
@@ -98,7 +99,8 @@ impl Path {
             let guard = cache::pin();
             let page = store.page(&step.page, &guard)?;
             let inner = Inner::new(page);
-            // The page may have been read again: it is the same by its checksum, but let nothing depend on that.
+            // The page may have been read again: it is the same by its checksum, but let nothing depend on
+            // that.
             if !page::is(page, Kind::Inner, level) || inner.children() != step.children {
                 return Err(unexpected_level(store, &step.page));
             }

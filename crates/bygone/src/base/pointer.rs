@@ -1,7 +1,7 @@
 //! What refers to pages: pointers, the root of a table, the root of a base, with their encodings.
 //!
-//! Owns: those encodings. Promises: a pointer that [`PagePointer::is_sound`] accepts names a slot that page tables can be indexed by.
-//! May call: `codec`.
+//! Owns: those encodings. Promises: a pointer that [`PagePointer::is_sound`] accepts names a slot that page
+//! tables can be indexed by. May call: `codec`.
 
 use crate::codec::Reader;
 use crate::limits::{PAGE_BYTES, TABLES_MAX};
@@ -12,8 +12,8 @@ use super::space::SLOTS_MAX;
 /// How many slots at the file's start hold superblocks, never pages.
 pub(super) const SUPERBLOCK_SLOTS: u64 = 4;
 
-/// The highest level of an inner page. Each inner page that is full has room for three separators of the longest keys, so no tree that fits
-/// [`SLOTS_MAX`] comes near it.
+/// The highest level of an inner page. Each inner page that is full has room for three separators of the
+/// longest keys, so no tree that fits [`SLOTS_MAX`] comes near it.
 pub(super) const LEVEL_MAX: u8 = 24;
 
 /// Names a page and its content: where it is, which generation wrote it, and the CRC-32C of all its bytes.
@@ -47,8 +47,8 @@ impl PagePointer {
         Some(PagePointer::decode(reader.bytes(Self::BYTES)?.first_chunk()?))
     }
 
-    /// Whether a page born at `parent_birth` can hold this pointer: a child is never younger than its parent, because its
-    /// pointer is part of the parent's content.
+    /// Whether a page born at `parent_birth` can hold this pointer: a child is never younger than its parent,
+    /// because its pointer is part of the parent's content.
     pub fn is_sound(&self, parent_birth: u64) -> bool {
         (SUPERBLOCK_SLOTS..SLOTS_MAX).contains(&self.slot) && (1..=parent_birth).contains(&self.birth)
     }

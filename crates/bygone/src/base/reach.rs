@@ -12,7 +12,8 @@ use super::pointer::{PagePointer, TableRoot};
 use super::store::PageStore;
 use super::version::unexpected_level;
 
-/// Names the pages of a tree to `enter`, each before those below it, which are left out if it answers `false`.
+/// Names the pages of a tree to `enter`, each before those below it, which are left out if it answers
+/// `false`.
 pub(super) fn walk(
     store: &PageStore,
     tree: &TableRoot,

@@ -1,7 +1,7 @@
 //! Reading leaves for a merge.
 //!
-//! Owns: a stretch of the file read at once. Promises: what a merge reads does not enter the cache, and what is there is not read again. May
-//! call: the page store.
+//! Owns: a stretch of the file read at once. Promises: what a merge reads does not enter the cache, and what
+//! is there is not read again. May call: the page store.
 
 use crate::error::Result;
 use crate::limits::PAGE_BYTES;

@@ -1,10 +1,11 @@
 //! Making the next base out of the present one.
 //!
-//! Owns: the state of one rebuild and the order of publication. Promises: until the new superblock is being written, nothing of the present base is
-//! touched, in the file or in memory, and dropping the rebuild undoes it. May call: the merge, the page store.
+//! Owns: the state of one rebuild and the order of publication. Promises: until the new superblock is being
+//! written, nothing of the present base is touched, in the file or in memory, and dropping the rebuild undoes
+//! it. May call: the merge, the page store.
 //!
-//! Publication: tree and catalogue pages, then the pages of the space map, then a sync, then the superblock and its sync. Only then is a slot
-//! that the new base gave up free, and the file's free tail cut off.
+//! Publication: tree and catalogue pages, then the pages of the space map, then a sync, then the superblock
+//! and its sync. Only then is a slot that the new base gave up free, and the file's free tail cut off.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +24,8 @@ use super::writer::PageWriter;
 
 /// A stream of updates for one table, in ascending order of keys, each key once.
 pub(crate) trait Updates {
-    /// The key of the next update, `None` at the end. Called often; must be cheap when nothing was taken since.
+    /// The key of the next update, `None` at the end. Called often; must be cheap when nothing was taken
+    /// since.
     fn peek(&mut self) -> Result<Option<&[u8]>>;
     /// The value of the update that `peek` shows; `None` deletes the key, which need not exist.
     fn value(&mut self) -> Result<Option<&[u8]>>;
@@ -63,7 +65,8 @@ impl Drop for Turn {
 }
 
 impl PageStore {
-    /// Starts the next base, of generation `base.generation() + 1`. `base` must be the published one, and no other rebuild under way.
+    /// Starts the next base, of generation `base.generation() + 1`. `base` must be the published one, and no
+    /// other rebuild under way.
     pub fn rebuild(self: &Arc<Self>, base: &Arc<BaseVersion>) -> Result<Rebuild> {
         let mut publish = self.publish();
         self.check_writable(&publish)?;
@@ -104,8 +107,8 @@ impl Rebuild {
         }
     }
 
-    /// Applies updates to a table, until they end or about `page_budget` pages are written; at least one update. After an error the
-    /// rebuild can only be dropped.
+    /// Applies updates to a table, until they end or about `page_budget` pages are written; at least one
+    /// update. After an error the rebuild can only be dropped.
     pub fn apply(&mut self, table: u32, updates: &mut dyn Updates, page_budget: usize) -> Result<Progress> {
         self.attempt(|rebuild| {
             if updates.peek()?.is_none() {
@@ -118,7 +121,8 @@ impl Rebuild {
         })
     }
 
-    /// Gives up a table with all its pages. Reads its inner pages, and its leaves only if it has large values.
+    /// Gives up a table with all its pages. Reads its inner pages, and its leaves only if it has large
+    /// values.
     pub fn drop_table(&mut self, table: u32) -> Result<()> {
         self.attempt(|rebuild| {
             if let Some(root) = rebuild.table(table) {
@@ -140,10 +144,12 @@ impl Rebuild {
         work(self).inspect_err(|error| self.failed = Some(error.clone()))
     }
 
-    /// Publishes the new base, which holds everything up to `seq`; it is durable when this returns. Superseded pages born up to
-    /// `newest_retained` are kept for the past: it must be 0, what it was at the last publication or less, or the generation that is being
-    /// superseded. An error from before the superblock was begun leaves the present base published; a later one poisons the store.
-    /// `manifest` is called when the superblock is written, under the store's publish lock: what it sees cannot be overtaken by [`PageStore::publish_manifest`].
+    /// Publishes the new base, which holds everything up to `seq`; it is durable when this returns.
+    /// Superseded pages born up to `newest_retained` are kept for the past: it must be 0, what it was at
+    /// the last publication or less, or the generation that is being superseded. An error from before the
+    /// superblock was begun leaves the present base published; a later one poisons the store. `manifest`
+    /// is called when the superblock is written, under the store's publish lock: what it sees cannot be
+    /// overtaken by [`PageStore::publish_manifest`].
     pub fn finish(
         mut self,
         seq: u64,
@@ -226,7 +232,8 @@ impl Rebuild {
             store.forget(&free);
             space.release(free);
         }
-        // The base is published. If the file cannot be cut now, it stays longer than it needs to be until the next time.
+        // The base is published. If the file cannot be cut now, it stays longer than it needs to be until the
+        // next time.
         let _ = store.truncate();
         drop(publish);
         Ok(Arc::new(BaseVersion::with_tables(store, root, tables)))

@@ -1,7 +1,7 @@
 //! The fastest way through a range of one tree.
 //!
-//! Owns: nothing. Promises: one copy per leaf, none per record; no guard is held while the visitor runs, so it may take its time. May call: the page
-//! store.
+//! Owns: nothing. Promises: one copy per leaf, none per record; no guard is held while the visitor runs, so
+//! it may take its time. May call: the page store.
 
 use std::ops::{Bound, ControlFlow};
 

@@ -1,12 +1,13 @@
 //! The space map: which slots of the file are used.
 //!
-//! Owns: the bitmap, in memory and on disk, and the choice of slots. Promises: no slot is handed out that the published state, a retained base or a
-//! live base version can reach; a plan that is never committed leaves no trace but the slots it took. May call: the page store, to load chunks.
+//! Owns: the bitmap, in memory and on disk, and the choice of slots. Promises: no slot is handed out that the
+//! published state, a retained base or a live base version can reach; a plan that is never committed leaves
+//! no trace but the slots it took. May call: the page store, to load chunks.
 //!
-//! Two bits per slot. *Used*: reachable from the published superblock or from a retained base; this is what is on disk. *Taken*: may not be
-//! handed out; besides the used slots, those that a rebuild has written and those that only live base versions still see. After an
-//! open the two are equal. Chunks of the map are loaded when a slot of theirs is first asked for, so that opening a large
-//! file reads only the directory.
+//! Two bits per slot. *Used*: reachable from the published superblock or from a retained base; this is what
+//! is on disk. *Taken*: may not be handed out; besides the used slots, those that a rebuild has written and
+//! those that only live base versions still see. After an open the two are equal. Chunks of the map are
+//! loaded when a slot of theirs is first asked for, so that opening a large file reads only the directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -67,7 +68,8 @@ pub(super) struct Plan {
     pub index: PagePointer,
     /// How many slots the file has as of the plan.
     pub slots: u64,
-    /// Slots of the old map's pages, and slots taken for the plan and then not needed: free once the plan is published.
+    /// Slots of the old map's pages, and slots taken for the plan and then not needed: free once the plan is
+    /// published.
     freed: Vec<u64>,
 }
 
@@ -210,9 +212,10 @@ impl SpaceMap {
         Ok(chunk < self.chunks.len() && self.bits(store, chunk)?.taken[word] & bit != 0)
     }
 
-    /// Plans the map after `born` have come into use and `died` have gone out of it. The plan's own pages are part of what it says: their slots
-    /// are taken first, and as long as that touches chunks that were not touched before, more are taken. Every slot
-    /// taken is put on `taken`. `write` stores a page of this kind, count and payload at a slot.
+    /// Plans the map after `born` have come into use and `died` have gone out of it. The plan's own pages are
+    /// part of what it says: their slots are taken first, and as long as that touches chunks that were
+    /// not touched before, more are taken. Every slot taken is put on `taken`. `write` stores a page of
+    /// this kind, count and payload at a slot.
     pub fn plan(
         &mut self,
         store: &PageStore,
@@ -267,7 +270,8 @@ impl SpaceMap {
             Some(bits) => bits_end(bits),
             None => bits_end(&self.bits(store, last_used)?.used),
         };
-        // From here on the plan's slots are handed to its pages in ascending order; chunks that became empty need none.
+        // From here on the plan's slots are handed to its pages in ascending order; chunks that became empty
+        // need none.
         slots.sort_unstable();
         let (needed_chunks, empty): (Vec<usize>, Vec<usize>) =
             dirty.keys().partition(|chunk| used[**chunk] > 0);
@@ -336,8 +340,8 @@ impl SpaceMap {
         Ok(())
     }
 
-    /// Takes over a plan whose superblock is durable. The slots it freed of the map's own pages are free at once: nothing but the
-    /// superseded superblock led to them.
+    /// Takes over a plan whose superblock is durable. The slots it freed of the map's own pages are free at
+    /// once: nothing but the superseded superblock led to them.
     pub fn commit(&mut self, plan: Plan) {
         for (chunk, bits) in plan.dirty {
             let entry = &mut self.chunks[chunk];

@@ -1,10 +1,12 @@
 //! The pages of the space map.
 //!
-//! Owns: their layouts. Promises: reading a sound one cannot go out of bounds. May call: nothing but the page's header.
+//! Owns: their layouts. Promises: reading a sound one cannot go out of bounds. May call: nothing but the
+//! page's header.
 //!
-//! The index page holds `count` pointers to directory pages, 16 bytes each. A directory page holds `count` entries of 20 bytes: the pointer to a
-//! chunk page (zero: no slot of the chunk is used), and how many of its slots are used (u32). A chunk page is a bitmap of 32,512 slots:
-//! slot `s` of the chunk is bit `s % 8` of byte `s / 8` of the payload; a set bit is a used slot.
+//! The index page holds `count` pointers to directory pages, 16 bytes each. A directory page holds `count`
+//! entries of 20 bytes: the pointer to a chunk page (zero: no slot of the chunk is used), and how many of its
+//! slots are used (u32). A chunk page is a bitmap of 32,512 slots: slot `s` of the chunk is bit `s % 8` of
+//! byte `s / 8` of the payload; a set bit is a used slot.
 
 use crate::limits::PAGE_BYTES;
 

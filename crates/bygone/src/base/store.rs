@@ -1,8 +1,8 @@
 //! The page file: reading checked pages through the cache, and publishing.
 //!
-//! Owns: the file, its frame table, the space map, the live generations, the superblock. Promises: a page that is handed out is the one its pointer
-//! means; one rebuild at a time; after a failure that leaves open which superblock is on disk, nothing is written any more. May call:
-//! `io`, `cache`.
+//! Owns: the file, its frame table, the space map, the live generations, the superblock. Promises: a page
+//! that is handed out is the one its pointer means; one rebuild at a time; after a failure that leaves open
+//! which superblock is on disk, nothing is written any more. May call: `io`, `cache`.
 //!
 //! Locks are taken in the order: publish, space, live.
 
@@ -60,8 +60,8 @@ pub(crate) struct SpaceStats {
 }
 
 impl PageStore {
-    /// Makes a new file with an empty base of generation 0. The file is durable when this returns, its directory entry is not: that is the
-    /// caller's.
+    /// Makes a new file with an empty base of generation 0. The file is durable when this returns, its
+    /// directory entry is not: that is the caller's.
     pub fn create(
         disk: &Arc<dyn Disk>,
         path: &Path,
@@ -157,7 +157,8 @@ impl PageStore {
         self.publish().superblock.newest_retained
     }
 
-    /// Publishes a new manifest with the base as it is. It is durable when this returns. May run while a rebuild is under way.
+    /// Publishes a new manifest with the base as it is. It is durable when this returns. May run while a
+    /// rebuild is under way.
     pub fn publish_manifest(&self, manifest: impl FnOnce() -> Vec<u8>) -> Result<()> {
         let mut publish = self.publish();
         self.check_writable(&publish)?;
@@ -168,7 +169,8 @@ impl PageStore {
         self.write_superblock(&mut publish, next)
     }
 
-    /// Writes the next superblock. When that fails nobody knows which one a restart would find, so nothing may be written after.
+    /// Writes the next superblock. When that fails nobody knows which one a restart would find, so nothing
+    /// may be written after.
     pub(super) fn write_superblock(&self, publish: &mut Publish, next: Superblock) -> Result<()> {
         if let Err(error) = next.write(&self.file) {
             publish.poisoned = Some(error.clone());
@@ -219,7 +221,8 @@ impl PageStore {
 
     /// Reads unchecked bytes from where a page begins.
     pub(super) fn read_raw(&self, pointer: &PagePointer, bytes: &mut [u8]) -> Result<()> {
-        // Relaxed: whoever has a pointer got it behind a lock or with a base version, so later than the slot was counted.
+        // Relaxed: whoever has a pointer got it behind a lock or with a base version, so later than the slot
+        // was counted.
         if !pointer.is_sound(u64::MAX) || pointer.slot >= self.slots.load(Ordering::Relaxed) {
             return Err(self.corruption(pointer, "a pointer leads beyond the file's end"));
         }
@@ -295,7 +298,8 @@ impl PageStore {
     /// Takes back the slots of a rebuild that came to nothing.
     pub(super) fn give_back(&self, slots: Vec<u64>) {
         let guard = cache::pin();
-        // The next rebuild has the same generation, so what is cached of these slots would pass for its pages.
+        // The next rebuild has the same generation, so what is cached of these slots would pass for its
+        // pages.
         slots.iter().for_each(|slot| self.frames.remove(*slot, &guard));
         self.space().release(slots);
     }
@@ -315,8 +319,8 @@ impl PageStore {
         slots.iter().for_each(|slot| self.frames.remove(*slot, &guard));
     }
 
-    /// Makes free what only ended base versions kept, and cuts what is free off the file's end: for when nothing is rebuilt soon. Does nothing while a
-    /// rebuild is under way; that one will do it.
+    /// Makes free what only ended base versions kept, and cuts what is free off the file's end: for when
+    /// nothing is rebuilt soon. Does nothing while a rebuild is under way; that one will do it.
     pub fn shrink(&self) -> Result<()> {
         let publish = self.publish();
         self.check_writable(&publish)?;
@@ -327,7 +331,8 @@ impl PageStore {
         self.truncate()
     }
 
-    /// Cuts the free slots off the file's end. The caller holds the publish lock, no rebuild is writing, and the newest superblock is durable.
+    /// Cuts the free slots off the file's end. The caller holds the publish lock, no rebuild is writing, and
+    /// the newest superblock is durable.
     pub(super) fn truncate(&self) -> Result<()> {
         let end = self.space().trim(self)?;
         if end < self.slots.load(Ordering::Relaxed) {

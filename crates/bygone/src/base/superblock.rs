@@ -1,10 +1,10 @@
 //! The superblock: where a file's present begins.
 //!
-//! Owns: its layout, and which of the four copies counts. Promises: a write that is cut leaves the previous superblock whole; one damaged copy
-//! does no harm. May call: `io`.
+//! Owns: its layout, and which of the four copies counts. Promises: a write that is cut leaves the previous
+//! superblock whole; one damaged copy does no harm. May call: `io`.
 //!
-//! Slots 0 to 3 of the file hold copies. Superblock number N goes into slots 0 and 1 if N is even, into 2 and 3 if it is odd: twice
-//! the same bytes, in one write. The valid copy with the highest number counts.
+//! Slots 0 to 3 of the file hold copies. Superblock number N goes into slots 0 and 1 if N is even, into 2 and
+//! 3 if it is odd: twice the same bytes, in one write. The valid copy with the highest number counts.
 
 use std::path::Path;
 

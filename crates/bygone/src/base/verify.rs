@@ -1,6 +1,7 @@
 //! Checking everything that a base can reach.
 //!
-//! Owns: the walk. Promises: reads from the file, not from the cache; says of the first damage where it is. May call: the page store.
+//! Owns: the walk. Promises: reads from the file, not from the cache; says of the first damage where it is.
+//! May call: the page store.
 
 use crate::error::Result;
 use crate::limits::PAGE_BYTES;
@@ -26,8 +27,8 @@ pub(crate) struct Verified {
 }
 
 impl PageStore {
-    /// Walks a base that is published or retained: checksums, order of keys, separators, counts, that no page is reached twice, and that
-    /// each is marked as taken.
+    /// Walks a base that is published or retained: checksums, order of keys, separators, counts, that no page
+    /// is reached twice, and that each is marked as taken.
     pub fn verify(self: &Arc<Self>, root: &BaseRoot) -> Result<Verified> {
         let base = self.open_base(root)?;
         let mut walk = Walk {

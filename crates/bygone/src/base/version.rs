@@ -1,6 +1,7 @@
 //! One published state of all tables, and reading it.
 //!
-//! Owns: the roots of the tables. Promises: its pages stay readable until it is dropped. May call: the page store.
+//! Owns: the roots of the tables. Promises: its pages stay readable until it is dropped. May call: the page
+//! store.
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;

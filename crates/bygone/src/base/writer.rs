@@ -1,7 +1,8 @@
 //! The pages that a rebuild writes and the ones it supersedes.
 //!
-//! Owns: the write buffer and the accounts of one rebuild. Promises: pages in neighbouring slots go out in one write of up to 1 MiB; dropped before
-//! it was published, it gives back every slot and leaves nothing of them in the cache. May call: the page store.
+//! Owns: the write buffer and the accounts of one rebuild. Promises: pages in neighbouring slots go out in
+//! one write of up to 1 MiB; dropped before it was published, it gives back every slot and leaves nothing of
+//! them in the cache. May call: the page store.
 
 use std::sync::Arc;
 
@@ -26,8 +27,8 @@ pub(super) struct PageWriter {
     pub taken: Vec<u64>,
     /// Superseded pages of earlier generations.
     pub dead: Vec<DeadPage>,
-    /// Pages that this rebuild wrote and superseded itself. Their slots are not used again before it ends, because the cache
-    /// could not tell the two contents apart.
+    /// Pages that this rebuild wrote and superseded itself. Their slots are not used again before it ends,
+    /// because the cache could not tell the two contents apart.
     pub own_dead: Vec<u64>,
     /// How many pages were written so far.
     pub written: u64,
@@ -50,7 +51,8 @@ impl PageWriter {
         }
     }
 
-    /// Writes a page, whose payload `fill` makes in zeroed bytes, to a new slot; `cached` also puts it in the cache.
+    /// Writes a page, whose payload `fill` makes in zeroed bytes, to a new slot; `cached` also puts it in the
+    /// cache.
     pub fn write(&mut self, head: Head, cached: bool, fill: impl FnOnce(&mut Page)) -> Result<PagePointer> {
         let slot = self.store.take_slot()?;
         self.taken.push(slot);

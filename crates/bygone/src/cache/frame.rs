@@ -1,7 +1,7 @@
 //! A cached block in memory: header and bytes in one allocation.
 //!
-//! Owns: the allocation. Promises: a frame's bytes do not change once it is shared, and it is freed only after every guard that
-//! could have seen it is gone. May call: the allocator and the epoch collector.
+//! Owns: the allocation. Promises: a frame's bytes do not change once it is shared, and it is freed only
+//! after every guard that could have seen it is gone. May call: the allocator and the epoch collector.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::fmt;
@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_epoch::Guard;
 
-/// The bytes begin this far into the allocation, which begins on a cache line: so the header of a page, 32 bytes too, shares the line that a look-up
-/// touches anyway, and what follows it begins on the next.
+/// The bytes begin this far into the allocation, which begins on a cache line: so the header of a page, 32
+/// bytes too, shares the line that a look-up touches anyway, and what follows it begins on the next.
 const DATA_OFFSET: usize = 32;
 const _: () = assert!(size_of::<Header>() <= DATA_OFFSET);
 
@@ -45,7 +45,8 @@ impl<'g> Frame<'g> {
         unsafe { self.header.as_ref() }
     }
 
-    /// What the caller stored with the block: the birth of a page, so that another content of its slot is noticed.
+    /// What the caller stored with the block: the birth of a page, so that another content of its slot is
+    /// noticed.
     #[inline]
     pub fn tag(self) -> u64 {
         self.header().tag
@@ -53,14 +54,16 @@ impl<'g> Frame<'g> {
 
     #[inline]
     pub fn bytes(self) -> &'g [u8] {
-        // SAFETY: `NewFrame::new` allocated and initialised `len` bytes there, and nobody writes to them once the frame is shared.
+        // SAFETY: `NewFrame::new` allocated and initialised `len` bytes there, and nobody writes to them once
+        // the frame is shared.
         unsafe {
             let data = self.header.as_ptr().cast::<u8>().add(DATA_OFFSET);
             std::slice::from_raw_parts(data, self.header().len)
         }
     }
 
-    /// Notes a use. Written only when it is not set, so that readers of a hot block do not fight for its line.
+    /// Notes a use. Written only when it is not set, so that readers of a hot block do not fight for its
+    /// line.
     #[inline]
     pub(super) fn set_reference(self) {
         // Relaxed: a hint for eviction; it orders nothing.
@@ -86,7 +89,8 @@ impl fmt::Debug for Frame<'_> {
 /// Defers the end of a frame that nobody can find any more; answers how many bytes that will free.
 ///
 /// # Safety
-/// `header` must come from [`NewFrame::into_raw`], must have been made unreachable before, and is retired only once.
+/// `header` must come from [`NewFrame::into_raw`], must have been made unreachable before, and is retired
+/// only once.
 pub(super) unsafe fn retire(header: NonNull<Header>, guard: &Guard) -> usize {
     // SAFETY: still live: only the deferred function below frees it.
     let layout = layout(unsafe { header.as_ref() }.len);
@@ -104,7 +108,8 @@ pub(super) unsafe fn retire(header: NonNull<Header>, guard: &Guard) -> usize {
 struct Address(NonNull<Header>);
 
 fn layout(len: usize) -> Layout {
-    // Blocks are at most some MiB, so neither addition nor rounding can overflow; an absurd length ends here, not in memory.
+    // Blocks are at most some MiB, so neither addition nor rounding can overflow; an absurd length ends here,
+    // not in memory.
     Layout::from_size_align(DATA_OFFSET + len, 64).expect("a block's length is bounded")
 }
 
@@ -120,8 +125,8 @@ impl NewFrame {
     /// A frame of `len` zero bytes.
     pub fn new(len: usize, tag: u64) -> NewFrame {
         let layout = layout(len);
-        // SAFETY: the layout's size is not zero, it has room for the header and `len` bytes behind `DATA_OFFSET`, and its alignment
-        // is at least the header's.
+        // SAFETY: the layout's size is not zero, it has room for the header and `len` bytes behind
+        // `DATA_OFFSET`, and its alignment is at least the header's.
         unsafe {
             let memory = alloc(layout);
             let Some(frame) = NonNull::new(memory.cast::<Header>()) else { handle_alloc_error(layout) };
@@ -157,7 +162,8 @@ impl Deref for NewFrame {
 
 impl DerefMut for NewFrame {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`; the pointer is the allocation's own, not derived from a reference to the header.
+        // SAFETY: as in `deref`; the pointer is the allocation's own, not derived from a reference to the
+        // header.
         unsafe {
             let len = self.frame.as_ref().len;
             std::slice::from_raw_parts_mut(self.frame.as_ptr().cast::<u8>().add(DATA_OFFSET), len)

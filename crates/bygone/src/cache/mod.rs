@@ -1,9 +1,10 @@
 //! The cache of immutable blocks: pages of the base and blocks of runs.
 //!
-//! Owns: the byte budget, the translation from a block's index to its frame, and eviction. Promises: a hit is two loads
-//! under an epoch guard: no latch, no reference count, no line that readers share except a flag that is written once; what a
-//! guard has seen stays readable until the guard is dropped; the bytes of all frames together exceed the budget only by what is being
-//! inserted at this moment. Knows nothing of files: who misses, reads, checks and inserts. May call: nothing of the engine.
+//! Owns: the byte budget, the translation from a block's index to its frame, and eviction. Promises: a hit is
+//! two loads under an epoch guard: no latch, no reference count, no line that readers share except a flag
+//! that is written once; what a guard has seen stays readable until the guard is dropped; the bytes of all
+//! frames together exceed the budget only by what is being inserted at this moment. Knows nothing of files:
+//! who misses, reads, checks and inserts. May call: nothing of the engine.
 
 mod frame;
 
@@ -27,7 +28,8 @@ pub(crate) fn pin() -> Guard {
 pub(crate) struct Cache {
     budget_bytes: usize,
     used_bytes: AtomicUsize,
-    /// Second-chance queue over all frames. Entries whose frame has gone since are skipped when they come up.
+    /// Second-chance queue over all frames. Entries whose frame has gone since are skipped when they come
+    /// up.
     queue: Mutex<VecDeque<Queued>>,
 }
 
@@ -70,7 +72,8 @@ impl Cache {
             if frame.as_ptr() as usize != entry.address {
                 continue;
             }
-            // SAFETY: the frame was in its slot just now and `guard` was taken before, so it is not freed yet.
+            // SAFETY: the frame was in its slot just now and `guard` was taken before, so it is not freed
+            // yet.
             if chances > 0 && unsafe { Frame::from_raw(frame, guard) }.take_reference() {
                 chances -= 1;
                 queue.push_back(entry);
@@ -115,8 +118,8 @@ impl FrameTable {
         Some(frame)
     }
 
-    /// Caches a block, in place of what was there, and makes room for it. The table grows to `index`, so the caller checks that
-    /// the file really has such a block. The frame is usable even if it is
+    /// Caches a block, in place of what was there, and makes room for it. The table grows to `index`, so the
+    /// caller checks that the file really has such a block. The frame is usable even if it is
     /// evicted at once.
     pub fn insert<'g>(&self, index: u64, frame: NewFrame, guard: &'g Guard) -> Frame<'g> {
         let bytes = frame.allocated_bytes();
@@ -178,7 +181,8 @@ impl FrameTable {
 
     fn retire(&self, frame: *mut Header, guard: &Guard) {
         if let Some(frame) = NonNull::new(frame) {
-            // SAFETY: it was just taken out of its slot by this thread alone, so it is retired once, and nobody finds it again.
+            // SAFETY: it was just taken out of its slot by this thread alone, so it is retired once, and
+            // nobody finds it again.
             let bytes = unsafe { frame::retire(frame, guard) };
             self.cache.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
         }

@@ -1,7 +1,8 @@
 //! The threads that work behind the writers' backs.
 //!
-//! Owns: the threads `bygone-flush`, `bygone-merge`, and `bygone-standby` (the next memtable and the next log segment). Promises: an error or a panic in one of them poisons the
-//! database with its cause; nobody waits for ever. May call: the engine.
+//! Owns: the threads `bygone-flush`, `bygone-merge`, and `bygone-standby` (the next memtable and the next log
+//! segment). Promises: an error or a panic in one of them poisons the database with its cause; nobody waits
+//! for ever. May call: the engine.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -16,7 +17,8 @@ use crate::signal::Woken;
 /// How often an idle thread looks round.
 const TICK: Duration = Duration::from_secs(1);
 
-/// After this long without a commit the disk counts as idle, and runs are merged although they are few: readers then read at the speed of the plain tree.
+/// After this long without a commit the disk counts as idle, and runs are merged although they are few:
+/// readers then read at the speed of the plain tree.
 const IDLE_MERGE: Duration = Duration::from_secs(3);
 
 pub(super) struct Background {

@@ -1,11 +1,12 @@
 //! Consolidation: several small runs become one larger run.
 //!
-//! Owns: the choice of the runs. Promises: reads ask a bounded number of runs, however large the base is and however long a merge is put off. May call:
-//! everything below db.
+//! Owns: the choice of the runs. Promises: reads ask a bounded number of runs, however large the base is and
+//! however long a merge is put off. May call: everything below db.
 //!
-//! A merge rewrites every page that it changes. Under uniform writes that is all of the base, so it pays only once the runs hold a good part of the
-//! base's bytes. Until then runs are gathered in tiers, as in a size-tiered log-structured merge tree: a record is copied once for each
-//! tier, and there are logarithmically many.
+//! A merge rewrites every page that it changes. Under uniform writes that is all of the base, so it pays only
+//! once the runs hold a good part of the base's bytes. Until then runs are gathered in tiers, as in a
+//! size-tiered log-structured merge tree: a record is copied once for each tier, and there are
+//! logarithmically many.
 
 use std::sync::Arc;
 
@@ -20,7 +21,8 @@ const TIER_RUNS: usize = 8;
 /// The sizes of one tier's runs lie within this factor.
 const TIER_FACTOR: u64 = 4;
 
-/// How many of the newest runs to make one of: all up to the last of the lowest tier that is full. `sizes` in bytes, newest first.
+/// How many of the newest runs to make one of: all up to the last of the lowest tier that is full. `sizes` in
+/// bytes, newest first.
 fn full_tier(sizes: &[u64], unit_bytes: u64) -> Option<usize> {
     let tier = |bytes: u64| (bytes / unit_bytes.max(1)).max(1).ilog(TIER_FACTOR);
     let highest = sizes.iter().map(|bytes| tier(*bytes)).max()?;

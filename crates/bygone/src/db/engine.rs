@@ -1,6 +1,7 @@
 //! One open database: its parts, and the state that flush and merge share.
 //!
-//! Owns: the parts' wiring and the manifest. Promises: one flush and one merge at a time, side by side with everything else. May call: everything below.
+//! Owns: the parts' wiring and the manifest. Promises: one flush and one merge at a time, side by side with
+//! everything else. May call: everything below.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -35,7 +36,8 @@ pub(crate) struct Engine {
     pub manifest: Mutex<Manifest>,
     /// The id that the next table gets. Changed under the lock of the directory of tables.
     pub next_table_id: AtomicU32,
-    /// Held by who flushes, and by who merges. Lock order: `flushing` or `merging`, never both; the store's publish lock; `manifest`; the backlog's.
+    /// Held by who flushes, and by who merges. Lock order: `flushing` or `merging`, never both; the store's
+    /// publish lock; `manifest`; the backlog's.
     pub flushing: Mutex<()>,
     pub merging: Mutex<()>,
     pub merge_signal: Signal,
@@ -74,7 +76,8 @@ impl Engine {
         self.writer.as_ref().ok_or_else(|| Error::ReadOnly { path: self.path.clone() })
     }
 
-    /// Does background work. A failure leaves nobody sure what is on the disk, so it poisons the database, whoever's thread it happens on.
+    /// Does background work. A failure leaves nobody sure what is on the disk, so it poisons the database,
+    /// whoever's thread it happens on.
     pub fn guarded<T>(&self, work: impl FnOnce(&Engine) -> Result<T>) -> Result<T> {
         self.health.check()?;
         let result = work(self);
@@ -85,7 +88,8 @@ impl Engine {
         result
     }
 
-    /// Flushes all that is frozen, and merges if that is due: what the background threads do, for those who have none.
+    /// Flushes all that is frozen, and merges if that is due: what the background threads do, for those who
+    /// have none.
     pub fn work_inline(&self) -> Result<()> {
         self.guarded(|engine| {
             while engine.flush_one()? {}
@@ -102,7 +106,8 @@ impl Engine {
         runs_dir(&self.path)
     }
 
-    /// Changes the manifest by a superblock of its own. The manifest is changed first: should the superblock fail, nobody may write any more.
+    /// Changes the manifest by a superblock of its own. The manifest is changed first: should the superblock
+    /// fail, nobody may write any more.
     pub fn publish_manifest(&self, change: impl FnOnce(&mut Manifest)) -> Result<()> {
         self.store.publish_manifest(|| {
             let mut manifest = lock(&self.manifest);
@@ -120,7 +125,8 @@ impl Engine {
         }
     }
 
-    /// Tells writers how many runs wait. Counted and told under one lock: of a flush and a merge that end together, the later tells last.
+    /// Tells writers how many runs wait. Counted and told under one lock: of a flush and a merge that end
+    /// together, the later tells last.
     pub fn tell_runs(&self) {
         let manifest = lock(&self.manifest);
         let run_bytes = manifest.runs.iter().map(|run| run.bytes).sum();

@@ -1,6 +1,7 @@
 //! Flush: a frozen memtable becomes a run.
 //!
-//! Owns: the order of its steps. Promises: a crash between any two leaves the same data, in the log, in the run, or in both. May call: everything below db.
+//! Owns: the order of its steps. Promises: a crash between any two leaves the same data, in the log, in the
+//! run, or in both. May call: everything below db.
 //!
 //! 1. The run is written and synced, then its directory. Until the superblock names it, it is litter.
 //! 2. A superblock names the run and moves the log's floor behind it.
@@ -25,8 +26,9 @@ impl Engine {
             if lock(&self.manifest).runs.len() < RUNS_MAX {
                 break (flushing, frozen);
             }
-            // A superblock has no room for one more. Writers are stopped before, but a long log may be recovered into many memtables, and
-            // anybody may call for flushes as often as he likes.
+            // A superblock has no room for one more. Writers are stopped before, but a long log may be
+            // recovered into many memtables, and anybody may call for flushes as often as he
+            // likes.
             drop(flushing);
             self.merge_all()?;
         };

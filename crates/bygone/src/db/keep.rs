@@ -1,6 +1,7 @@
 //! Which versions go from one layer to the next.
 //!
-//! Owns: the copying loop that flush and consolidation share, and the stream that ends when the database is closed. Promises: of each key the newest version goes on, for the present and all that comes, and those
+//! Owns: the copying loop that flush and consolidation share, and the stream that ends when the database is
+//! closed. Promises: of each key the newest version goes on, for the present and all that comes, and those
 //! versions that a declared snapshot sees. May call: run, history.
 
 use std::sync::Arc;
@@ -11,7 +12,8 @@ use crate::history::visibility::Visibility;
 use crate::layer::{Key, Versions};
 use crate::run::{MergedVersions, Run, RunWriter};
 
-/// Copies to `run` what is needed of `versions`; `declared` are the sequence numbers of the declared snapshots, ascending.
+/// Copies to `run` what is needed of `versions`; `declared` are the sequence numbers of the declared
+/// snapshots, ascending.
 pub(super) fn keep_needed(versions: &mut dyn Versions, declared: &[u64], run: &mut RunWriter) -> Result<()> {
     let mut declared = Visibility::new(declared);
     // The key of the last version, to notice the next.
@@ -33,8 +35,8 @@ pub(super) fn keep_needed(versions: &mut dyn Versions, declared: &[u64], run: &m
     Ok(())
 }
 
-/// The versions of several runs, until the database is closed: then an error, because whoever closes it waits for this thread, and a merge may be long. What
-/// was written by then is litter.
+/// The versions of several runs, until the database is closed: then an error, because whoever closes it waits
+/// for this thread, and a merge may be long. What was written by then is litter.
 pub(super) struct RunsUntilClosed {
     versions: MergedVersions,
     closing: Arc<AtomicBool>,

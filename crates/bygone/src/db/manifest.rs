@@ -1,6 +1,7 @@
 //! What a superblock says beyond the base's own root.
 //!
-//! Owns: the manifest's bytes. Promises: one superblock write changes runs, log floor and counters together with the root. May call: `codec`, run.
+//! Owns: the manifest's bytes. Promises: one superblock write changes runs, log floor and counters together
+//! with the root. May call: `codec`, run.
 
 use crate::base::MANIFEST_BYTES_MAX;
 use crate::codec::Reader;
@@ -40,7 +41,8 @@ pub(crate) struct Manifest {
 }
 
 impl Manifest {
-    /// Given away in memory only: an id whose superblock was never written is used again after a crash, when the file that it left is gone.
+    /// Given away in memory only: an id whose superblock was never written is used again after a crash, when
+    /// the file that it left is gone.
     pub fn take_run_id(&mut self) -> u64 {
         let id = self.next_run_id;
         self.next_run_id += 1;

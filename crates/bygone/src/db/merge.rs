@@ -1,13 +1,16 @@
 //! Merge: the runs that wait are folded into the base.
 //!
-//! Owns: when to merge, and the order of a merge's steps. Promises: a crash at any point leaves the old base or the new, each whole; what declared snapshots need
-//! of the old state is kept. May call: everything below db.
+//! Owns: when to merge, and the order of a merge's steps. Promises: a crash at any point leaves the old base
+//! or the new, each whole; what declared snapshots need of the old state is kept. May call: everything below
+//! db.
 //!
-//! A merge takes all runs at once, because many changes per rewritten page are what makes a copy-on-write tree cheap to update. Where no snapshot was declared in
-//! the merged interval it publishes in steps: each step's tree is whole, holds newer versions for the keys up to some point, and lies under the very runs
-//! that hold those versions too, so every view that may be taken reads the same through it; and the pages that a step replaced can
-//! be used again by the next. So a merge does not need room for a second base. Where snapshots were declared, the old base is what they are
-//! read through until the merge is done, and it is published once, at the end.
+//! A merge takes all runs at once, because many changes per rewritten page are what makes a copy-on-write
+//! tree cheap to update. Where no snapshot was declared in the merged interval it publishes in steps: each
+//! step's tree is whole, holds newer versions for the keys up to some point, and lies under the very runs
+//! that hold those versions too, so every view that may be taken reads the same through it; and the pages
+//! that a step replaced can be used again by the next. So a merge does not need room for a second base. Where
+//! snapshots were declared, the old base is what they are read through until the merge is done, and it is
+//! published once, at the end.
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -28,12 +31,15 @@ use crate::snapshot::rows::{self, FIRST_TABLE, TableRow};
 /// Runs that wait before a merge is worth while, whatever their size, if it is cheap.
 const RUNS_DUE: usize = 8;
 
-/// A merge is cheap while the last one wrote at most this many bytes for each byte of the runs: where writes are near each other, it rewrites few
-/// pages. Else runs are consolidated until there are enough of them.
+/// With so many runs a merge does not wait until it is quite worth it.
+const RUNS_CROWDED: usize = 2 * RUNS_DUE;
+
+/// A merge is cheap while the last one wrote at most this many bytes for each byte of the runs: where writes
+/// are near each other, it rewrites few pages. Else runs are consolidated until there are enough of them.
 const CHEAP_FACTOR: u64 = 4;
 
-/// A merge is due when the runs hold this part of the base's bytes: rewriting the base then costs at most twice as many
-/// bytes again as the runs hold, and space is at most half as much again as the base.
+/// A merge is due when the runs hold this part of the base's bytes: rewriting the base then costs at most
+/// twice as many bytes again as the runs hold, and space is at most half as much again as the base.
 const DUE_PART: u64 = 2;
 
 /// When nobody writes, a merge is due at this part: readers gain, and the disk has nothing better to do.
@@ -53,7 +59,9 @@ impl Engine {
             (manifest.runs.len(), run_bytes, cheap)
         };
         let due_bytes = if idle { self.base_bytes() / IDLE_DUE_PART } else { self.due_bytes() };
-        runs > 0 && (run_bytes >= due_bytes || (cheap && runs >= RUNS_DUE))
+        // Many small runs that are nearly enough: consolidation leaves them to the merge.
+        let crowded = runs >= RUNS_CROWDED && run_bytes >= due_bytes / 2;
+        runs > 0 && (run_bytes >= due_bytes || crowded || (cheap && runs >= RUNS_DUE))
     }
 
     /// How many bytes of runs make a merge worth its while, whatever it rewrites.
@@ -90,7 +98,8 @@ impl Engine {
 
         let mut written_pages = 0;
         let mut base = layers.base.clone();
-        // A step can use the pages that the step before replaced only if nobody holds the base of then: neither may this thread.
+        // A step can use the pages that the step before replaced only if nobody holds the base of then:
+        // neither may this thread.
         drop(layers);
         let mut rebuild = self.store.rebuild(&base)?;
         let is_live = |table: u32| table < FIRST_TABLE || live.contains(&table);
@@ -136,7 +145,8 @@ impl Engine {
         self.superblock_written();
         self.present.publish(|layers| layers.with_merged(new_base, &runs, to));
         self.tell_runs();
-        // Only now has the merge's own view of the base before ended. A file that cannot be cut stays longer until the next time.
+        // Only now has the merge's own view of the base before ended. A file that cannot be cut stays longer
+        // until the next time.
         drop(base);
         let _ = self.store.shrink();
         committer.forget_declared_before(to);
@@ -161,8 +171,8 @@ impl Engine {
 }
 
 impl Engine {
-    /// The ids of the tables that exist at the merge's end. Others' records are not carried over: their snapshots find them in what is
-    /// kept of the past.
+    /// The ids of the tables that exist at the merge's end. Others' records are not carried over: their
+    /// snapshots find them in what is kept of the past.
     fn live_tables(&self, layers: &Layers, to: u64) -> Result<Vec<u32>> {
         let mut live = Vec::new();
         let mut damaged = false;
@@ -233,7 +243,8 @@ enum Place {
     End,
 }
 
-/// The newest version of each key of one table after another, as updates to the base; what the plan keeps goes to the history run on the way.
+/// The newest version of each key of one table after another, as updates to the base; what the plan keeps
+/// goes to the history run on the way.
 struct NewestVersions<'a> {
     versions: RunsUntilClosed,
     place: Place,

@@ -1,6 +1,7 @@
 //! The database: what an application opens.
 //!
-//! Owns: [`Db`], and the wiring of all other modules: opening, flushing, merging, background threads. Promises: the public API. May call: everything.
+//! Owns: [`Db`], and the wiring of all other modules: opening, flushing, merging, background threads.
+//! Promises: the public API. May call: everything.
 
 mod background;
 mod consolidate;
@@ -50,7 +51,8 @@ impl Drop for Open {
     fn drop(&mut self) {
         drop(self.background.take());
         if let Some(writer) = &self.engine.writer {
-            // What was `Buffered` is made durable by an orderly end, if the disk lets it; nobody is left to tell if it does not.
+            // What was `Buffered` is made durable by an orderly end, if the disk lets it; nobody is left to
+            // tell if it does not.
             let _ = writer.wal.close();
         }
     }
@@ -88,7 +90,8 @@ impl Db {
         self.engine().present.snapshot()
     }
 
-    /// A snapshot of the past: of a declared snapshot, by id, by name, or the latest declared at or before a time.
+    /// A snapshot of the past: of a declared snapshot, by id, by name, or the latest declared at or before a
+    /// time.
     ///
     /// # Errors
     /// `SnapshotNotFound`; `Corruption` or `Io` if what was kept cannot be read.
@@ -172,7 +175,8 @@ impl Db {
     /// The table of this name; made if there is none.
     ///
     /// # Errors
-    /// `TooLarge` for a name over 255 bytes or the 65,537th table; `InvalidArgument` for an empty name; `ReadOnly`, `Io`, `Poisoned`.
+    /// `TooLarge` for a name over 255 bytes or the 65,537th table; `InvalidArgument` for an empty name;
+    /// `ReadOnly`, `Io`, `Poisoned`.
     pub fn table(&self, name: &str) -> Result<Table> {
         check_name("a table's name", name)?;
         let engine = self.engine();
@@ -215,7 +219,8 @@ impl Db {
         tables.get(name).cloned().ok_or_else(|| Error::TableNotFound { table: name.to_owned() })
     }
 
-    /// Drops a table with all its records. Snapshots that see it go on seeing it; its handles give `TableNotFound` from then on.
+    /// Drops a table with all its records. Snapshots that see it go on seeing it; its handles give
+    /// `TableNotFound` from then on.
     ///
     /// # Errors
     /// `TableNotFound`, `ReadOnly`, `Io`, `Poisoned`.

@@ -1,10 +1,11 @@
 //! Opening: making a database, or recovering one.
 //!
-//! Owns: the directory's layout and the order in which things come into being. Promises: a crash while a database is being made leaves none; a crash
-//! while one is being recovered leaves what was there; recovery takes time in proportion to the log that is left. May call: everything below db.
+//! Owns: the directory's layout and the order in which things come into being. Promises: a crash while a
+//! database is being made leaves none; a crash while one is being recovered leaves what was there; recovery
+//! takes time in proportion to the log that is left. May call: everything below db.
 //!
-//! A database exists once `base.pages` does: it is written under another name and renamed last. Recovery reads the superblock, replays the log behind
-//! it into memtables, and goes on in a new log segment.
+//! A database exists once `base.pages` does: it is written under another name and renamed last. Recovery
+//! reads the superblock, replays the log behind it into memtables, and goes on in a new log segment.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,6 +35,7 @@ use crate::wal::{self, Wal};
 const BASE_FILE: &str = "base.pages";
 const NEW_BASE_FILE: &str = "base.pages.new";
 const LOCK_FILE: &str = "lock";
+const HISTORY_DIR: &str = "history";
 
 /// Segments that are kept to be used again: some more than a memtable's log takes.
 const SPARE_SEGMENTS: usize = 8;
@@ -47,9 +49,8 @@ impl Engine {
         if (options.read_only || !options.create) && !exists(&*disk, &base_path)? {
             return Err(Error::NotFound { path: path.to_owned() });
         }
-        let history_dir = options.history_dir.clone().unwrap_or_else(|| path.join("history"));
         if !options.read_only {
-            for directory in [path, &wal_dir(path), &runs_dir(path), &history_dir] {
+            for directory in [path, &wal_dir(path), &runs_dir(path), &path.join(HISTORY_DIR)] {
                 make_dir(&*disk, directory)?;
             }
         }
@@ -57,18 +58,27 @@ impl Engine {
         let cache = Cache::new(options.cache_bytes);
         // Looked for under the lock: another process may have made the database since.
         if !exists(&*disk, &base_path)? {
-            create(&disk, path, &history_dir, &cache, &options)?;
+            create(&disk, path, &cache, &options)?;
         }
         if !options.read_only {
             // Also of a database that was there: whoever made it may have been stopped right before this.
             sync_dir(&*disk, path)?;
         }
-        recover(disk, path, history_dir, cache, options, lock)
+        recover(disk, path, cache, options, lock)
     }
 }
 
 fn wal_dir(path: &Path) -> PathBuf {
     path.join("wal")
+}
+
+/// Where history runs are. Elsewhere than in the database directory each database has a directory of its own,
+/// so that none takes another's runs for litter.
+fn history_dir(path: &Path, database_id: u64, options: &Options) -> PathBuf {
+    match &options.history_dir {
+        None => path.join(HISTORY_DIR),
+        Some(directory) => directory.join(format!("{database_id:016x}")),
+    }
 }
 
 fn log_settings(path: &Path, database_id: u64, options: &Options) -> wal::Settings {
@@ -96,7 +106,8 @@ fn sync_dir(disk: &dyn Disk, directory: &Path) -> Result<()> {
     disk.sync_dir(directory).map_err(|e| Error::io(directory, "sync", e))
 }
 
-/// Makes a directory and those above it, as far as they are missing, and their names durable: without its name everything in it is lost.
+/// Makes a directory and those above it, as far as they are missing, and their names durable: without its
+/// name everything in it is lost.
 fn make_dir(disk: &dyn Disk, directory: &Path) -> Result<()> {
     let mut missing = Vec::new();
     for ancestor in directory.ancestors().take_while(|ancestor| *ancestor != Path::new("")) {
@@ -134,17 +145,13 @@ fn random() -> u64 {
     std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
 
-/// Makes a database: the log first, then the base under another name, which is renamed last. The caller makes the new name durable.
-fn create(
-    disk: &Arc<dyn Disk>,
-    path: &Path,
-    history_dir: &Path,
-    cache: &Arc<Cache>,
-    options: &Options,
-) -> Result<()> {
+/// Makes a database: the log first, then the base under another name, which is renamed last. The caller makes
+/// the new name durable.
+fn create(disk: &Arc<dyn Disk>, path: &Path, cache: &Arc<Cache>, options: &Options) -> Result<()> {
     let base_path = path.join(BASE_FILE);
-    // A crash while a database is made leaves nothing but a log without a record. More than that is a database whose base is lost.
-    for directory in [runs_dir(path), history_dir.to_owned()] {
+    // A crash while a database is made leaves nothing but a log without a record. More than that is a
+    // database whose base is lost.
+    for directory in [runs_dir(path), path.join(HISTORY_DIR)] {
         if !list(&**disk, &directory)?.is_empty() {
             let reason = format!("the file is missing, but {} is not empty", directory.display());
             return Err(Error::corruption(&base_path, 0, reason));
@@ -169,14 +176,12 @@ fn create(
     PageStore::create(disk, &new_path, cache, database_id, &manifest.encode())?;
     // Again, for directories that a crash while they were made left behind.
     sync_parent(&**disk, path)?;
-    sync_parent(&**disk, history_dir)?;
     disk.rename(&new_path, &base_path).map_err(|e| Error::io(&new_path, "rename", e))
 }
 
 fn recover(
     disk: Arc<dyn Disk>,
     path: &Path,
-    history_dir: PathBuf,
     cache: Arc<Cache>,
     options: Options,
     lock: Box<dyn Send + Sync>,
@@ -210,8 +215,13 @@ fn recover(
         );
         return Err(Error::corruption(&base_path, 0, reason));
     }
+    let history_dir = history_dir(path, store.database_id(), &options);
     if !options.read_only {
-        // Only now: under a superblock that is not the newest, what the newest names would be taken for litter.
+        make_dir(&*disk, &history_dir)?;
+        // Again, for one that a crash while it was made left behind.
+        sync_parent(&*disk, &history_dir)?;
+        // Only now: under a superblock that is not the newest, what the newest names would be taken for
+        // litter.
         remove_litter(&*disk, path, &history_dir, &manifest)?;
     }
 
@@ -298,7 +308,8 @@ struct Replay {
     /// Oldest first.
     frozen: Vec<Frozen>,
     last_seq: u64,
-    /// Counts dropped tables too: their records are still there, and an id that was given again would show them.
+    /// Counts dropped tables too: their records are still there, and an id that was given again would show
+    /// them.
     next_table_id: u32,
     next_snapshot_id: u64,
     last_time_micros: u64,
@@ -342,7 +353,8 @@ impl Replay {
         self.last_seq = seq;
         self.last_time_micros = commit.place.time_micros;
         if let Some(TableChange::Create { id, .. }) = commit.marks.table_change {
-            // Also of a table that was dropped again: its records are still in the log, and must not become another table's.
+            // Also of a table that was dropped again: its records are still in the log, and must not become
+            // another table's.
             self.next_table_id = self.next_table_id.max(id.saturating_add(1));
         }
         if commit.place.snapshot_id != 0 {
@@ -382,8 +394,8 @@ fn load_tables(present: &Present) -> Result<u32> {
     Ok(next_id)
 }
 
-/// The sequence numbers of the declared snapshots that are not merged yet, ascending. There are as many as the log and the runs hold, not as many
-/// as were ever declared.
+/// The sequence numbers of the declared snapshots that are not merged yet, ascending. There are as many as
+/// the log and the runs hold, not as many as were ever declared.
 fn unmerged_snapshots(present: &Present) -> Result<Vec<u64>> {
     let now = present.snapshot();
     let layers = now.layers();

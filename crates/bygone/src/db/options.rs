@@ -49,8 +49,9 @@ impl Options {
         self
     }
 
-    /// Whether to open for reading only: nothing in the directory is changed, every write gives `Error::ReadOnly`. Fails with
-    /// `Error::Locked` while another process has the database open for writing. Default: false.
+    /// Whether to open for reading only: nothing in the directory is changed, every write gives
+    /// `Error::ReadOnly`. Fails with `Error::Locked` while another process has the database open for
+    /// writing. Default: false.
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.read_only = read_only;
         self
@@ -62,7 +63,8 @@ impl Options {
         self
     }
 
-    /// The memory budget of one memtable, at least 64 KiB. Up to five exist when writers outrun the disk. Default: 64 MiB.
+    /// The memory budget of one memtable, at least 64 KiB. Up to five exist when writers outrun the disk.
+    /// Default: 64 MiB.
     pub fn memtable_bytes(mut self, bytes: usize) -> Self {
         self.memtable_bytes = bytes;
         self
@@ -74,21 +76,24 @@ impl Options {
         self
     }
 
-    /// The size that the preallocated segments of the write-ahead log grow to, at least 64 KiB. Default: 16 MiB.
+    /// The size that the preallocated segments of the write-ahead log grow to, at least 64 KiB. Default: 16
+    /// MiB.
     pub fn log_segment_bytes(mut self, bytes: u64) -> Self {
         self.log_segment_bytes = bytes;
         self
     }
 
-    /// Where history runs go; it may be on another disk. The same directory has to be given each time. Default: `history` in the database
-    /// directory.
+    /// Where history runs go, in a directory of each database's own; it may be on another disk, and several
+    /// databases may share it. The same directory has to be given each time. Default: `history` in the
+    /// database directory.
     pub fn history_dir(mut self, directory: impl AsRef<Path>) -> Self {
         self.history_dir = Some(directory.as_ref().to_owned());
         self
     }
 
-    /// Whether to flush and merge on threads of the database's own. Without them commits do it when it cannot wait, and [`Db::flush`] and
-    /// [`Db::merge`] at any time: then what happens depends on the calls alone, which tests want. Default: true.
+    /// Whether to flush and merge on threads of the database's own. Without them commits do it when it cannot
+    /// wait, and [`Db::flush`] and [`Db::merge`] at any time: then what happens depends on the calls
+    /// alone, which tests want. Default: true.
     pub fn background(mut self, background: bool) -> Self {
         self.background = background;
         self
@@ -97,8 +102,8 @@ impl Options {
     /// Opens the database in a directory.
     ///
     /// # Errors
-    /// `Locked` if it is open already; `ReadOnly` if there is none and it may not be made; `Corruption` if the files are damaged;
-    /// `Incompatible` if another version wrote them; `Io`.
+    /// `Locked` if it is open already; `ReadOnly` if there is none and it may not be made; `Corruption` if
+    /// the files are damaged; `Incompatible` if another version wrote them; `Io`.
     pub fn open(self, path: impl AsRef<Path>) -> Result<Db> {
         self.open_on(Arc::new(RealDisk), path)
     }

@@ -1,6 +1,7 @@
 //! Figures about a database, and checking all of it.
 //!
-//! Owns: [`Stats`] and [`VerifyReport`]. Promises: figures are as of one moment each, not of one moment all. May call: the engine.
+//! Owns: [`Stats`] and [`VerifyReport`]. Promises: figures are as of one moment each, not of one moment all.
+//! May call: the engine.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +10,8 @@ use super::engine::lock;
 use crate::error::Result;
 use crate::ids::Seq;
 
-/// Figures about an open database. Sizes are in bytes; counts of written bytes begin when the database is opened.
+/// Figures about an open database. Sizes are in bytes; counts of written bytes begin when the database is
+/// opened.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Stats {
@@ -129,7 +131,8 @@ impl Db {
         })
     }
 
-    /// Reads everything that any view of now or of a declared snapshot can reach, and checks every checksum and every order.
+    /// Reads everything that any view of now or of a declared snapshot can reach, and checks every checksum
+    /// and every order.
     ///
     /// # Errors
     /// `Corruption` names the first damage found; `Io`.

@@ -1,12 +1,14 @@
 //! The past: declared snapshots, what is kept for them, and how a view of one is opened.
 //!
-//! Owns: the rows of the history table, the rule of what a merge must keep, and opening past views. Promises: every declared snapshot reads
-//! exactly what the database held at its commit, for ever; a past view is an ordinary view. May call: snapshot, run, base.
+//! Owns: the rows of the history table, the rule of what a merge must keep, and opening past views. Promises:
+//! every declared snapshot reads exactly what the database held at its commit, for ever; a past view is an
+//! ordinary view. May call: snapshot, run, base.
 //!
-//! Bases are key frames, history runs are the deltas between them. A merge that takes the base from `from` to `to` writes one row for the interval
-//! `[from, to)`, if any snapshot was declared in it: the key frame at `from` (or none, if the interval before leads on to this one) and the run with
-//! the versions that the interval's snapshots see. A snapshot at `s` is then read through the run of its interval, the runs of the intervals
-//! before it back to the nearest key frame, and that key frame, all as of `s`.
+//! Bases are key frames, history runs are the deltas between them. A merge that takes the base from `from` to
+//! `to` writes one row for the interval `[from, to)`, if any snapshot was declared in it: the key frame at
+//! `from` (or none, if the interval before leads on to this one) and the run with the versions that the
+//! interval's snapshots see. A snapshot at `s` is then read through the run of its interval, the runs of the
+//! intervals before it back to the nearest key frame, and that key frame, all as of `s`.
 
 pub(crate) mod past;
 pub(crate) mod plan;

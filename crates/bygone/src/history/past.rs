@@ -1,7 +1,8 @@
 //! Opening views of the past.
 //!
-//! Owns: finding a declared snapshot's row, and the layers of its interval. Promises: a snapshot resolves as soon as its commit is visible, and for ever
-//! after; opening costs a few look-ups, whatever the age and number of snapshots. May call: snapshot, run, base.
+//! Owns: finding a declared snapshot's row, and the layers of its interval. Promises: a snapshot resolves as
+//! soon as its commit is visible, and for ever after; opening costs a few look-ups, whatever the age and
+//! number of snapshots. May call: snapshot, run, base.
 
 use std::ops::{Bound, ControlFlow};
 use std::path::PathBuf;

@@ -1,8 +1,9 @@
 //! What a merge keeps of the past.
 //!
-//! Owns: the choice between keeping a base (its pages stay in the file) and keeping the changes (a longer chain of history runs). Promises: what history
-//! costs stays within a small multiple of the bytes that were written, even with a snapshot after every commit, and near the changed pages
-//! for rare ones. May call: nothing.
+//! Owns: the choice between keeping a base (its pages stay in the file) and keeping the changes (a longer
+//! chain of history runs). Promises: what history costs stays within a small multiple of the bytes that were
+//! written, even with a snapshot after every commit, and near the changed pages for rare ones. May call:
+//! nothing.
 
 use crate::codec::Reader;
 
@@ -35,19 +36,22 @@ pub(crate) struct Plan {
     pub needed: Vec<u64>,
     /// The base that the merge begins with becomes a key frame.
     pub keep_base: bool,
-    /// The history run also gets every key's newest version, so that the next interval may lean on it in place of the new base.
+    /// The history run also gets every key's newest version, so that the next interval may lean on it in
+    /// place of the new base.
     pub include_end: bool,
 }
 
 impl Plan {
-    /// Plans the merge of `[from, to)`. `pinned_bytes` is what keeping the base is expected to cost: the pages that merges rewrite.
+    /// Plans the merge of `[from, to)`. `pinned_bytes` is what keeping the base is expected to cost: the
+    /// pages that merges rewrite.
     pub fn new(needed: Vec<u64>, from: u64, to: u64, chain: Chain, pinned_bytes: u64) -> Plan {
         let Some(last) = needed.last() else {
             return Plan { needed, keep_base: false, include_end: false };
         };
         // The end is nearly free where the last snapshot sees nearly everything anyway.
         let include_end = (last - from).saturating_mul(10) >= (to - from).saturating_mul(9);
-        // A key frame is earned once the chain's deltas have cost as much: so key frames at most double the deltas.
+        // A key frame is earned once the chain's deltas have cost as much: so key frames at most double the
+        // deltas.
         let chained = chain.length > 0 && chain.length < CHAIN_LENGTH_MAX && chain.bytes < pinned_bytes;
         Plan { needed, keep_base: !chained, include_end }
     }

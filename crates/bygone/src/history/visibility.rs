@@ -1,6 +1,7 @@
 //! Which versions of a key anybody can still see.
 //!
-//! Owns: the rule. Promises: a version is seen by `s` if it is the newest that is not newer than `s`. May call: nothing.
+//! Owns: the rule. Promises: a version is seen by `s` if it is the newest that is not newer than `s`. May
+//! call: nothing.
 
 /// Goes through a key's versions, newest first, and tells which of them some sequence number of a set sees.
 pub(crate) struct Visibility<'a> {

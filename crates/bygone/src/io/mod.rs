@@ -1,7 +1,8 @@
 //! All file access of the engine goes through here.
 //!
-//! Owns: the [`Disk`] trait, its two implementations ([`RealDisk`], and [`SimDisk`] for tests), and [`File`], which adds the path
-//! to every error. Promises: no other module names `std::fs`. May call: the operating system.
+//! Owns: the [`Disk`] trait, its two implementations ([`RealDisk`], and [`SimDisk`] for tests), and [`File`],
+//! which adds the path to every error. Promises: no other module names `std::fs`. May call: the operating
+//! system.
 
 mod real;
 mod sim;
@@ -36,9 +37,9 @@ pub enum LockOutcome {
 
 /// A place that files live in. Every call may fail. Paths are used as given.
 ///
-/// Durability: what was written to a file survives a power cut only after `sync` on that file; that a file was created, renamed or
-/// removed survives only after `sync_dir` on its directory. Until then any subset of it may be lost, in any order, and single writes
-/// may be torn at 512-byte boundaries.
+/// Durability: what was written to a file survives a power cut only after `sync` on that file; that a file
+/// was created, renamed or removed survives only after `sync_dir` on its directory. Until then any subset of
+/// it may be lost, in any order, and single writes may be torn at 512-byte boundaries.
 pub trait Disk: Send + Sync + Debug {
     /// Opens a file, or makes one.
     fn open(&self, path: &Path, mode: OpenMode) -> std::io::Result<Arc<dyn DiskFile>>;
@@ -91,7 +92,8 @@ impl File {
         &self.path
     }
 
-    /// Fills `buffer` from `offset`. That the file ends before is damage: nothing asks for bytes that were not written.
+    /// Fills `buffer` from `offset`. That the file ends before is damage: nothing asks for bytes that were
+    /// not written.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         self.file.read_at(buffer, offset).map_err(|e| match e.kind() {
             std::io::ErrorKind::UnexpectedEof => Error::corruption(

@@ -1,8 +1,9 @@
 //! The operating system's file system.
 //!
-//! Owns: how each call of [`Disk`] is made here. Promises: what the trait says. `sync` is `fdatasync`, which covers a changed
-//! length; a directory is synced through a handle of its own; locks are `flock` locks, which belong to the open file and not to the
-//! process, so that a second opening in the same process is refused like one in another process. May call: `std::fs`.
+//! Owns: how each call of [`Disk`] is made here. Promises: what the trait says. `sync` is `fdatasync`, which
+//! covers a changed length; a directory is synced through a handle of its own; locks are `flock` locks, which
+//! belong to the open file and not to the process, so that a second opening in the same process is refused
+//! like one in another process. May call: `std::fs`.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Error, ErrorKind, Result};
@@ -86,7 +87,8 @@ impl Disk for RealDisk {
             file.set_len(0)?;
             file.write_all_at(std::process::id().to_string().as_bytes(), 0)?;
         } else {
-            // What an owner left that was killed would name the wrong process. Not being able to clear it harms nobody.
+            // What an owner left that was killed would name the wrong process. Not being able to clear it
+            // harms nobody.
             let _ = file.set_len(0);
         }
         Ok(LockOutcome::Held(Box::new(HeldLock { file, exclusive })))
@@ -109,7 +111,8 @@ struct HeldLock {
 impl Drop for HeldLock {
     fn drop(&mut self) {
         if self.exclusive {
-            // While the lock is still held: nobody else's number can be there. It is only a courtesy to people.
+            // While the lock is still held: nobody else's number can be there. It is only a courtesy to
+            // people.
             let _ = self.file.set_len(0);
         }
     }

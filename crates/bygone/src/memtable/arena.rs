@@ -1,9 +1,9 @@
 //! Where entries live: memory that only grows, in shards that writers take for themselves.
 //!
-//! Owns: every chunk of entry memory, the count of all bytes of the memtable, and each shard's append list of new nodes.
-//! Promises: claiming a shard, allocating and appending touch no memory that other writers touch, unless more writers
-//! are at work than there are resident shards; nobody waits, but for the allocator when the reserve is used up; memory stays
-//! in place until the arena is dropped.
+//! Owns: every chunk of entry memory, the count of all bytes of the memtable, and each shard's append list of
+//! new nodes. Promises: claiming a shard, allocating and appending touch no memory that other writers touch,
+//! unless more writers are at work than there are resident shards; nobody waits, but for the allocator when
+//! the reserve is used up; memory stays in place until the arena is dropped.
 //! May call: `reserve`, the allocator.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
@@ -63,8 +63,9 @@ struct ChunkHeader {
     bytes: usize,
 }
 
-// SAFETY: the raw pointers inside lead to memory that the arena alone owns; shared parts are atomics, and the cell in a shard
-// is touched only by the holder of its `busy` flag, which is taken with acquire and given back with release.
+// SAFETY: the raw pointers inside lead to memory that the arena alone owns; shared parts are atomics, and the
+// cell in a shard is touched only by the holder of its `busy` flag, which is taken with acquire and given
+// back with release.
 unsafe impl Send for Arena {}
 // SAFETY: as above.
 unsafe impl Sync for Arena {}
@@ -86,7 +87,8 @@ impl Arena {
         self.reserve.touch();
     }
 
-    /// A shard for the calling thread alone. Tries the thread's usual one first, so that its lines stay in this core's cache.
+    /// A shard for the calling thread alone. Tries the thread's usual one first, so that its lines stay in
+    /// this core's cache.
     pub fn claim(&self) -> Claim<'_> {
         let usual = usual_shard();
         for turn in 0..RESIDENT_SHARDS {
@@ -101,8 +103,8 @@ impl Arena {
         Claim { arena: self, shard: self.add_shard() }
     }
 
-    /// Nodes appended since the last [`Arena::mark_sorted`], each shard's newest first. All nodes whose insertion happened
-    /// before this call are among them. For one sorter at a time.
+    /// Nodes appended since the last [`Arena::mark_sorted`], each shard's newest first. All nodes whose
+    /// insertion happened before this call are among them. For one sorter at a time.
     pub fn unsorted(&self) -> Unsorted<'_> {
         let mut heads = Vec::new();
         for shard in self.all_shards() {
@@ -147,11 +149,12 @@ impl Arena {
     }
 
     fn further(&self) -> impl Iterator<Item = &Shard> {
-        // Acquire: pairs with the release in `add_shard`, and with the earlier ones too: each exchange goes on with the release
-        // sequence of those before it.
+        // Acquire: pairs with the release in `add_shard`, and with the earlier ones too: each exchange goes
+        // on with the release sequence of those before it.
         let mut at = self.further.load(Ordering::Acquire);
         std::iter::from_fn(move || {
-            // SAFETY: shards on the list are live until the arena is dropped, and are only shared from when they got there.
+            // SAFETY: shards on the list are live until the arena is dropped, and are only shared from when
+            // they got there.
             let shard = unsafe { at.as_ref() }?;
             at = shard.next;
             Some(shard)
@@ -166,7 +169,8 @@ impl Arena {
         loop {
             // SAFETY: not shared before the exchange below succeeds.
             unsafe { (*shard).next = head };
-            // Release: who finds the shard sees it whole, and by it the ones before. Relaxed on failure: the head is not followed.
+            // Release: who finds the shard sees it whole, and by it the ones before. Relaxed on failure: the
+            // head is not followed.
             match self.further.compare_exchange_weak(head, shard, Ordering::Release, Ordering::Relaxed) {
                 // SAFETY: live until the arena is dropped.
                 Ok(_) => return unsafe { &*shard },
@@ -218,10 +222,12 @@ pub(super) struct Claim<'a> {
 }
 
 impl<'a> Claim<'a> {
-    /// Memory for an entry, not initialised, at a multiple of [`ALIGNMENT_BYTES`]; it lives as long as the arena.
+    /// Memory for an entry, not initialised, at a multiple of [`ALIGNMENT_BYTES`]; it lives as long as the
+    /// arena.
     #[inline]
     pub fn allocate(&mut self, bytes: usize) -> NonNull<u8> {
-        // SAFETY: this claim holds `busy`, so nobody else touches the chunks, and `&mut self` keeps the claim's own calls apart.
+        // SAFETY: this claim holds `busy`, so nobody else touches the chunks, and `&mut self` keeps the
+        // claim's own calls apart.
         let chunks = unsafe { &mut *self.shard.chunks.get() };
         let bytes = bytes.next_multiple_of(ALIGNMENT_BYTES);
         if bytes > chunks.free_bytes {
@@ -237,7 +243,8 @@ impl<'a> Claim<'a> {
     /// The node must be whole, live in this arena, and not be on an append list yet.
     #[inline]
     pub unsafe fn append(&mut self, node: NonNull<Node>) {
-        // Relaxed: only the holder of `busy` writes here, and taking `busy` ordered earlier holders' stores before this.
+        // Relaxed: only the holder of `busy` writes here, and taking `busy` ordered earlier holders' stores
+        // before this.
         let previous = self.shard.last_node.load(Ordering::Relaxed);
         // SAFETY: the node is not shared before the store below.
         unsafe { (&raw mut (*node.as_ptr()).previous).write(previous) };
@@ -274,7 +281,8 @@ impl Chunks {
         unsafe { NonNull::new_unchecked(taken) }
     }
 
-    /// Memory from a new chunk: one of its own for a large entry, so that the open chunk's rest is not wasted.
+    /// Memory from a new chunk: one of its own for a large entry, so that the open chunk's rest is not
+    /// wasted.
     #[cold]
     fn allocate_chunk(&mut self, bytes: usize, arena: &Arena) -> NonNull<u8> {
         if bytes > self.next_bytes / 4 {
@@ -318,7 +326,8 @@ impl Chunks {
 impl Drop for Chunks {
     fn drop(&mut self) {
         while let Some(chunk) = NonNull::new(self.newest) {
-            // SAFETY: a live chunk of this list, made with this layout; nobody can reach its entries any more.
+            // SAFETY: a live chunk of this list, made with this layout; nobody can reach its entries any
+            // more.
             unsafe {
                 let ChunkHeader { previous, bytes } = chunk.read();
                 self.newest = previous;
@@ -342,8 +351,8 @@ impl<'a> Unsorted<'a> {
                 if at == sorted_to {
                     return None;
                 }
-                // SAFETY: nodes on an append list are whole, and live as long as the arena. The list leads to `sorted_to`, which was
-                // once its head, or null.
+                // SAFETY: nodes on an append list are whole, and live as long as the arena. The list leads to
+                // `sorted_to`, which was once its head, or null.
                 let node = unsafe { NodeRef::from_raw(NonNull::new_unchecked(at.cast_mut())) };
                 at = node.previous();
                 Some(node)
@@ -354,7 +363,8 @@ impl<'a> Unsorted<'a> {
 
 /// Where the calling thread begins to look for a shard.
 fn usual_shard() -> usize {
-    // Not the sync shim's atomics: a place to begin is no part of any protocol, and a model's atomics cannot be static.
+    // Not the sync shim's atomics: a place to begin is no part of any protocol, and a model's atomics cannot
+    // be static.
     static THREADS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
     thread_local! {
         static USUAL: Cell<usize> = const { Cell::new(usize::MAX) };

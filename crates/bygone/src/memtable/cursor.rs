@@ -1,7 +1,7 @@
 //! Reading in key order: cursors as of a sequence number, and the stream of all versions for the flush.
 //!
-//! Owns: the merge of a view's vectors. Promises: what is read stays as of the cursor's sequence number while writers go on; a
-//! step in a view of one vector is a plain walk. May call: `vectors`, `entry`.
+//! Owns: the merge of a view's vectors. Promises: what is read stays as of the cursor's sequence number while
+//! writers go on; a step in a view of one vector is a plain walk. May call: `vectors`, `entry`.
 
 use std::cmp::Ordering;
 

@@ -1,12 +1,12 @@
 //! The hash directory: from a key to its node.
 //!
-//! Owns: the buckets. Promises: finding and inserting are lock-free and take O(1) expected steps; a key has one node; nothing is
-//! ever taken out. May call: `entry`, `arena`.
+//! Owns: the buckets. Promises: finding and inserting are lock-free and take O(1) expected steps; a key has
+//! one node; nothing is ever taken out. May call: `entry`, `arena`.
 //!
-//! A bucket is one word: a pointer to the newest node of its chain, with tags in the pointer's unused bits. Each key
-//! has one tag bit, and a word's tags are those of all nodes in the chain that it leads to (as in V. Leis et al.,
-//! "Morsel-Driven Parallelism", SIGMOD 2014). So most look-ups of absent keys, and most insertions of new ones, end at the
-//! bucket's word and touch no node.
+//! A bucket is one word: a pointer to the newest node of its chain, with tags in the pointer's unused bits.
+//! Each key has one tag bit, and a word's tags are those of all nodes in the chain that it leads to (as in V.
+//! Leis et al., "Morsel-Driven Parallelism", SIGMOD 2014). So most look-ups of absent keys, and most
+//! insertions of new ones, end at the bucket's word and touch no node.
 
 use std::ptr::{self, NonNull};
 
@@ -15,7 +15,8 @@ use super::entry::{FIRST_TAG_BIT, Node, NodeRef, TAG_BITS};
 use crate::layer::HashedKey;
 use crate::sync::atomic::{AtomicPtr, Ordering};
 
-/// The part of the budget that the buckets take. Small records (80 bytes) fill the rest with about one node for each bucket.
+/// The part of the budget that the buckets take. Small records (80 bytes) fill the rest with about one node
+/// for each bucket.
 const BUDGET_SHARE: usize = 12;
 const PAGE_BYTES: usize = 4096;
 
@@ -25,12 +26,13 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// Buckets for a memtable of that size, in memory that is really there, so that no writer pays for its first touch.
+    /// Buckets for a memtable of that size, in memory that is really there, so that no writer pays for its
+    /// first touch.
     pub fn new(budget_bytes: usize) -> Directory {
         let count = (budget_bytes / BUDGET_SHARE / size_of::<AtomicPtr<Node>>()).max(1);
         let buckets: Box<[_]> = (0..count).map(|_| AtomicPtr::new(ptr::null_mut())).collect();
-        // The compiler may turn the line above into a request for zeroed memory, which the system provides page by page at the
-        // first store. Relaxed: not shared yet.
+        // The compiler may turn the line above into a request for zeroed memory, which the system provides
+        // page by page at the first store. Relaxed: not shared yet.
         for bucket in buckets.iter().step_by(PAGE_BYTES / size_of::<AtomicPtr<Node>>()) {
             bucket.store(ptr::null_mut(), Ordering::Relaxed);
         }
@@ -56,8 +58,8 @@ impl Directory {
         if let Some(node) = find_in_chain(word, key) {
             return node.add_version(claim, seq, value);
         }
-        // The node goes on the append list before it can be found here: whoever adds an older version to it, and
-        // completes first, leaves it where sorters find it.
+        // The node goes on the append list before it can be found here: whoever adds an older version to it,
+        // and completes first, leaves it where sorters find it.
         let node = NodeRef::create(claim, seq, key, value);
         loop {
             // Relaxed: the release below publishes it.
@@ -98,8 +100,9 @@ fn find_in_chain<'m>(mut word: *mut Node, key: &HashedKey<'_>) -> Option<NodeRef
     // An empty word has no tags, so this also is the end of the chain.
     while word.addr() & tag != 0 {
         let node = word.map_addr(|address| address & !TAG_MASK);
-        // SAFETY: a word with tags leads to a node, which was whole when it was published and lives as long as the arena, and this
-        // directory's owner keeps both together. Acquire: by who loaded the bucket; the rest of the chain was published earlier.
+        // SAFETY: a word with tags leads to a node, which was whole when it was published and lives as long
+        // as the arena, and this directory's owner keeps both together. Acquire: by who loaded the
+        // bucket; the rest of the chain was published earlier.
         let node = unsafe { NodeRef::from_raw(NonNull::new_unchecked(node)) };
         if node.matches(key) {
             return Some(node);

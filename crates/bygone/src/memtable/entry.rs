@@ -1,12 +1,13 @@
 //! Entries in the arena: one node for each key, one version for each write to it.
 //!
-//! Owns: their layout and the list of a node's versions, newest first. Promises: what a [`NodeRef`] or a [`VersionRef`] shows
-//! never changes, except that versions join the list; joining is lock-free in any order of arrival; finding the version as of a
-//! sequence number takes O(log n) steps when versions arrived in order. May call: `arena`.
+//! Owns: their layout and the list of a node's versions, newest first. Promises: what a [`NodeRef`] or a
+//! [`VersionRef`] shows never changes, except that versions join the list; joining is lock-free in any order
+//! of arrival; finding the version as of a sequence number takes O(log n) steps when versions arrived in
+//! order. May call: `arena`.
 //!
 //! A node holds its key and its first version in one piece, so that a hit touches one place in memory.
-//! Later versions carry a jump pointer each, as in E. Myers, "An applicative random-access stack" (1983): a long reader
-//! does not walk all that was written to a hot key since.
+//! Later versions carry a jump pointer each, as in E. Myers, "An applicative random-access stack" (1983): a
+//! long reader does not walk all that was written to a hot key since.
 
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
@@ -24,8 +25,8 @@ const _: () = assert!(VALUE_BYTES_MAX < DELETION as usize);
 /// Up to here walking is cheaper than the cache miss of looking where a jump leads.
 const WALK_RANK: u32 = 8;
 
-/// Pointers to nodes carry tags in bits that are otherwise zero (see `directory`): the high ones, or where an address
-/// needs them all, those below a node's alignment.
+/// Pointers to nodes carry tags in bits that are otherwise zero (see `directory`): the high ones, or where an
+/// address needs them all, those below a node's alignment.
 #[cfg(target_pointer_width = "64")]
 mod tag_bits {
     pub const FIRST: u32 = 48;
@@ -98,7 +99,8 @@ unsafe impl Send for NodeRef<'_> {}
 unsafe impl Sync for NodeRef<'_> {}
 
 impl<'m> NodeRef<'m> {
-    /// Writes a node with its first version and appends it to the claim's list. Nobody finds it by its key yet.
+    /// Writes a node with its first version and appends it to the claim's list. Nobody finds it by its key
+    /// yet.
     #[inline]
     pub fn create(claim: &mut Claim<'m>, seq: u64, key: &HashedKey<'_>, value: Option<&[u8]>) -> NodeRef<'m> {
         let key_bytes =
@@ -106,8 +108,8 @@ impl<'m> NodeRef<'m> {
         let value_bytes = value.unwrap_or_default();
         let node = claim.allocate(size_of::<Node>() + key.key.bytes.len() + value_bytes.len()).cast::<Node>();
         let at = node.as_ptr();
-        // SAFETY: fresh memory of that size, aligned for a node, that nobody else knows. Raw pointers all the way, so that
-        // every pointer kept keeps the right to the bytes behind the node.
+        // SAFETY: fresh memory of that size, aligned for a node, that nobody else knows. Raw pointers all the
+        // way, so that every pointer kept keeps the right to the bytes behind the node.
         unsafe {
             let first = &raw mut (*at).first;
             at.write(Node {
@@ -194,7 +196,8 @@ impl<'m> NodeRef<'m> {
     pub fn add_version(self, claim: &mut Claim<'m>, seq: u64, value: Option<&[u8]>) {
         let value_bytes = value.unwrap_or_default();
         let later = claim.allocate(size_of::<Later>() + value_bytes.len()).cast::<Later>().as_ptr();
-        // SAFETY: fresh memory of that size, aligned, that nobody else knows; raw for the reason given in `create`.
+        // SAFETY: fresh memory of that size, aligned, that nobody else knows; raw for the reason given in
+        // `create`.
         let version = unsafe {
             later.write(Later { version: Version::new(seq, value, LATER, 0), jump: ptr::null() });
             let tail = later.add(1).cast::<u8>();
@@ -217,8 +220,8 @@ impl<'m> NodeRef<'m> {
                 (&raw mut (*later).jump).write(jump);
                 (*version).older.store(at, Ordering::Relaxed);
             }
-            // Release: who finds the version sees it whole. Nothing ever leaves the list, so if the link is unchanged, the
-            // version comes to stand between its neighbours in order.
+            // Release: who finds the version sees it whole. Nothing ever leaves the list, so if the link is
+            // unchanged, the version comes to stand between its neighbours in order.
             match link.compare_exchange(at, version, Ordering::Release, Ordering::Acquire) {
                 Ok(_) => return,
                 Err(changed) => at = changed,
@@ -228,8 +231,8 @@ impl<'m> NodeRef<'m> {
 
     /// Ends a node that lost the race for its key: sorters may hold it, but no reader finds a version in it.
     pub fn abandon(self) {
-        // Relaxed: only readers as of this node's own commit or a later one would look, and those begin after its commit was
-        // published, which comes after this.
+        // Relaxed: only readers as of this node's own commit or a later one would look, and those begin after
+        // its commit was published, which comes after this.
         self.node().newest.store(ptr::null_mut(), Ordering::Relaxed);
     }
 
@@ -290,8 +293,9 @@ impl<'m> VersionRef<'m> {
             return None;
         }
         let length = (self.version().length_and_kind & !LATER) as usize;
-        // SAFETY: `add_version` and `create` wrote that many bytes there: behind a later version, or behind the key of the node that a
-        // first version begins. The pointer came from the allocation, so it reaches them.
+        // SAFETY: `add_version` and `create` wrote that many bytes there: behind a later version, or behind
+        // the key of the node that a first version begins. The pointer came from the allocation, so
+        // it reaches them.
         unsafe {
             let start = match self.as_later() {
                 Some(later) => later.add(1).cast::<u8>(),
@@ -329,7 +333,8 @@ impl<'m> VersionRef<'m> {
     }
 
     fn jump_target(self) -> Option<VersionRef<'m>> {
-        // SAFETY: a later version is a whole `Later`; its fields other than the atomic do not change once it is on the list.
+        // SAFETY: a later version is a whole `Later`; its fields other than the atomic do not change once it
+        // is on the list.
         let jump = unsafe { (*self.as_later()?).jump };
         VersionRef::from_list(jump.cast_mut())
     }
@@ -338,8 +343,9 @@ impl<'m> VersionRef<'m> {
     fn rank_above(self) -> (u32, *const Version) {
         let rank = |version: VersionRef<'_>| version.version().rank;
         let near = self.version.as_ptr().cast_const();
-        // Two jumps of equal length make one of twice the length: Myers' rule. Ranks repeat where versions came out of order, so
-        // distances may be wrong there, which costs steps and nothing else: a jump always leads to an older version.
+        // Two jumps of equal length make one of twice the length: Myers' rule. Ranks repeat where versions
+        // came out of order, so distances may be wrong there, which costs steps and nothing else: a
+        // jump always leads to an older version.
         let far = self.jump_target().and_then(|one| {
             let two = one.jump_target()?;
             (rank(self).wrapping_sub(rank(one)) == rank(one).wrapping_sub(rank(two))).then_some(two)

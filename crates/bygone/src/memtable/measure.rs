@@ -1,4 +1,5 @@
-//! Measurements, not checks: `cargo test --release -p bygone --lib measure_memtable -- --ignored --nocapture --test-threads 1`
+//! Measurements, not checks: `cargo test --release -p bygone --lib measure_memtable -- --ignored --nocapture
+//! --test-threads 1`
 
 use std::time::Instant;
 

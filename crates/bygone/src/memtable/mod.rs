@@ -1,12 +1,14 @@
 //! The sorted hash memtable: records of recent commits, in memory.
 //!
-//! Owns: the directory, the arena and the sorted vectors, and the count of their bytes. Promises: inserting and looking up
-//! take O(1) expected steps, are lock-free, and write to no memory that threads share but the key's bucket; nothing is sorted on the
-//! write path; a cursor sees exactly the commits up to its sequence number while writers go on. May call: `layer`, `limits`, `sync`.
+//! Owns: the directory, the arena and the sorted vectors, and the count of their bytes. Promises: inserting
+//! and looking up take O(1) expected steps, are lock-free, and write to no memory that threads share but the
+//! key's bucket; nothing is sorted on the write path; a cursor sees exactly the commits up to its sequence
+//! number while writers go on. May call: `layer`, `limits`, `sync`.
 //!
-//! The order is made for readers, when they need it. Each new key's node is on an append list; who opens a cursor, and finds nodes there
-//! that no vector holds, sorts them into a new one. A vector holds nodes, not versions: a node leads to all its versions, so
-//! writes to keys that are already there leave the order as it is.
+//! The order is made for readers, when they need it. Each new key's node is on an append list; who opens a
+//! cursor, and finds nodes there that no vector holds, sorts them into a new one. A vector holds nodes, not
+//! versions: a node leads to all its versions, so writes to keys that are already there leave the order as it
+//! is.
 
 mod arena;
 mod cursor;
@@ -50,8 +52,8 @@ struct Order {
 }
 
 impl Memtable {
-    /// An empty memtable whose directory, entries and vectors together should take `budget_bytes` bytes. Costs the
-    /// allocation and the first touch of the directory: done ahead, off the write path.
+    /// An empty memtable whose directory, entries and vectors together should take `budget_bytes` bytes.
+    /// Costs the allocation and the first touch of the directory: done ahead, off the write path.
     pub fn new(budget_bytes: usize) -> Memtable {
         let directory = Directory::new(budget_bytes);
         let arena = Arena::new(budget_bytes.saturating_sub(directory.bytes()));
@@ -65,16 +67,17 @@ impl Memtable {
         }
     }
 
-    /// Touches the memory that entries will take, so that no writer pays for its first touch; by far the largest part of
-    /// what insertion costs otherwise. For a standby memtable, which is sure to be filled.
+    /// Touches the memory that entries will take, so that no writer pays for its first touch; by far the
+    /// largest part of what insertion costs otherwise. For a standby memtable, which is sure to be
+    /// filled.
     pub fn touch(&mut self) {
         if let Some(arena) = Arc::get_mut(&mut self.arena) {
             arena.touch();
         }
     }
 
-    /// Inserts the records of one commit under its sequence number; `None` is a deletion. Each key at most once. Any threads may
-    /// insert at one time, also versions of one key in any order.
+    /// Inserts the records of one commit under its sequence number; `None` is a deletion. Each key at most
+    /// once. Any threads may insert at one time, also versions of one key in any order.
     pub fn insert_batch<'a>(
         &self,
         seq: u64,
@@ -107,8 +110,8 @@ impl Memtable {
         Some(self.directory.find(key)?.newest()?.seq())
     }
 
-    /// A cursor, off the end, over a table as of `seq`. Every commit up to `seq` must be wholly inserted: the published sequence number
-    /// says so. Sorts what needs to be sorted for that.
+    /// A cursor, off the end, over a table as of `seq`. Every commit up to `seq` must be wholly inserted: the
+    /// published sequence number says so. Sorts what needs to be sorted for that.
     pub fn cursor(&self, table: u32, seq: u64) -> MemtableCursor {
         MemtableCursor::new(self.view(Some(seq)), table, seq)
     }
@@ -118,8 +121,8 @@ impl Memtable {
         MemtableVersions::new(self.view(None))
     }
 
-    /// All bytes in use: directory, chunks of entries, and every vector that somebody still holds. What is reserved within the
-    /// budget for chunks to come does not count.
+    /// All bytes in use: directory, chunks of entries, and every vector that somebody still holds. What is
+    /// reserved within the budget for chunks to come does not count.
     #[inline]
     pub fn memory_bytes(&self) -> usize {
         self.arena.bytes()
@@ -140,7 +143,8 @@ impl Memtable {
         self.records() == 0
     }
 
-    /// A view with every node that has a version up to `seq`; with `None`, with every node inserted before this call.
+    /// A view with every node that has a version up to `seq`; with `None`, with every node inserted before
+    /// this call.
     fn view(&self, seq: Option<u64>) -> Arc<View> {
         if let Some(view) = self.covering_view(seq) {
             return view;
@@ -151,8 +155,8 @@ impl Memtable {
             return view;
         }
         let unsorted = self.arena.unsorted();
-        // Published only once the new vector is whole, and marked only after that: should this thread die on the way, the next one
-        // sorts these nodes again.
+        // Published only once the new vector is whole, and marked only after that: should this thread die on
+        // the way, the next one sorts these nodes again.
         let added = Vector::sort(&self.arena, unsorted.nodes());
         let base = self.lock_order().view.clone();
         let view = match added {

@@ -88,7 +88,8 @@ fn loom_two_versions_and_a_reader() {
             let memtable = memtable.clone();
             thread::spawn(move || put(&memtable, seq, b"a"))
         });
-        // A reader as of 1 is not disturbed; one that looks further sees whole versions, and none twice or out of order.
+        // A reader as of 1 is not disturbed; one that looks further sees whole versions, and none twice or
+        // out of order.
         assert_eq!(get(&memtable, 1, b"a"), Some(1));
         let newest = get(&memtable, 3, b"a").unwrap();
         assert!(get(&memtable, 3, b"a").unwrap() >= newest);

@@ -1,10 +1,11 @@
 //! The memory that a memtable expects to use, asked for in one piece ahead of time.
 //!
-//! Owns: that piece. Promises: handing out is one exchange and never waits; what is handed out stays in place until the reserve is
-//! dropped. May call: the allocator.
+//! Owns: that piece. Promises: handing out is one exchange and never waits; what is handed out stays in place
+//! until the reserve is dropped. May call: the allocator.
 //!
-//! The system provides memory page by page at the first store to each, and that costs more than inserting the records that fill
-//! a page. [`Reserve::touch`] pays this ahead; untouched, the reserve is address space and nothing more.
+//! The system provides memory page by page at the first store to each, and that costs more than inserting the
+//! records that fill a page. [`Reserve::touch`] pays this ahead; untouched, the reserve is address space and
+//! nothing more.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
@@ -34,12 +35,13 @@ impl Reserve {
         Reserve { memory, given_bytes: AtomicUsize::new(0) }
     }
 
-    /// Memory that nobody else has, not initialised, at a multiple of [`ALIGNMENT_BYTES`], which `bytes` must be too; `None` when there is
-    /// not so much left.
+    /// Memory that nobody else has, not initialised, at a multiple of [`ALIGNMENT_BYTES`], which `bytes` must
+    /// be too; `None` when there is not so much left.
     pub fn take(&self, bytes: usize) -> Option<NonNull<u8>> {
         debug_assert!(bytes.is_multiple_of(ALIGNMENT_BYTES));
         let (memory, layout) = self.memory?;
-        // Relaxed, here and below: the exchange alone makes ranges disjoint; the memory was there before the reserve was shared.
+        // Relaxed, here and below: the exchange alone makes ranges disjoint; the memory was there before the
+        // reserve was shared.
         let mut given = self.given_bytes.load(Ordering::Relaxed);
         loop {
             if bytes > layout.size() - given {
@@ -70,7 +72,8 @@ impl Reserve {
         // Relaxed: `&mut self`, so nobody hands out meanwhile.
         let given = self.given_bytes.load(Ordering::Relaxed);
         for offset in (given..layout.size()).step_by(PAGE_BYTES) {
-            // SAFETY: inside the reserve, and not handed out. Volatile, or the compiler may leave out what nobody reads.
+            // SAFETY: inside the reserve, and not handed out. Volatile, or the compiler may leave out what
+            // nobody reads.
             unsafe { memory.add(offset).write_volatile(0) };
         }
     }

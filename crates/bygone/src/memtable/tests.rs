@@ -1,3 +1,5 @@
+//! Tests of the memtable, one promise each.
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::random_tests::Random;

@@ -1,11 +1,12 @@
 //! Sorted vectors: the order of the nodes, made when a reader first needs it.
 //!
-//! Owns: sorting, merging, searching. Promises: a vector never changes; a view has O(log n) vectors however reads and writes
-//! alternate; a vector keeps the arena of its nodes alive, and its bytes are counted there until it is dropped.
-//! May call: `arena`, `entry`.
+//! Owns: sorting, merging, searching. Promises: a vector never changes; a view has O(log n) vectors however
+//! reads and writes alternate; a vector keeps the arena of its nodes alive, and its bytes are counted there
+//! until it is dropped. May call: `arena`, `entry`.
 //!
-//! Here a key counts as one string of bytes: its table's id, big-endian, then the application's bytes. A vector knows the prefix that
-//! all its keys share, and keeps the eight bytes after it beside each node, so that nearly all comparisons touch no node.
+//! Here a key counts as one string of bytes: its table's id, big-endian, then the application's bytes. A
+//! vector knows the prefix that all its keys share, and keeps the eight bytes after it beside each node, so
+//! that nearly all comparisons touch no node.
 
 use std::cmp::Ordering;
 
@@ -30,12 +31,14 @@ pub(super) struct View {
 pub(super) struct Vector {
     /// Bytes that all keys begin with.
     prefix: Box<[u8]>,
-    /// Not really `'static`: the nodes live as long as `arena`. Never given out but for the life of a borrow.
+    /// Not really `'static`: the nodes live as long as `arena`. Never given out but for the life of a
+    /// borrow.
     elements: Vec<Element<'static>>,
     arena: Arc<Arena>,
 }
 
-/// A node in a vector, with the part of its key that decides most comparisons: the bytes after the prefix, filled up with zeros.
+/// A node in a vector, with the part of its key that decides most comparisons: the bytes after the prefix,
+/// filled up with zeros.
 #[derive(Clone, Copy)]
 struct Element<'m> {
     head: u64,
@@ -178,9 +181,10 @@ impl Element<'_> {
     }
 }
 
-/// Sorts elements whose keys agree in the first `depth` bytes, and leaves in each the head at `depth`. Where heads agree, goes on with
-/// the heads behind them (the idea of W. Ng and K. Kakehi, "Cache Efficient Radix Sort for String Sorting", 2007): keys
-/// are fetched once for eight bytes of order, not once for each comparison.
+/// Sorts elements whose keys agree in the first `depth` bytes, and leaves in each the head at `depth`. Where
+/// heads agree, goes on with the heads behind them (the idea of W. Ng and K. Kakehi, "Cache Efficient Radix
+/// Sort for String Sorting", 2007): keys are fetched once for eight bytes of order, not once for each
+/// comparison.
 fn sort_from(elements: &mut [Element<'_>], depth: usize) {
     for element in &mut *elements {
         element.head = head(element.node.key(), depth);
@@ -193,8 +197,8 @@ fn sort_from(elements: &mut [Element<'_>], depth: usize) {
         }
         let head = group[0].head;
         let deeper = depth + HEAD_BYTES;
-        // Heads are filled up with zeros. Keys that end within equal heads differ in their trailing zeros only, and
-        // are prefixes of those that go on.
+        // Heads are filled up with zeros. Keys that end within equal heads differ in their trailing zeros
+        // only, and are prefixes of those that go on.
         group.sort_unstable_by_key(|element| element.full_bytes().min(deeper + 1));
         let ended = group.partition_point(|element| element.full_bytes() <= deeper);
         if ended < group.len() {

@@ -1,12 +1,14 @@
 //! A block: some tens of versions of one table's keys, in order, each of them addressable.
 //!
-//! Owns: the bytes of a block, its builder and its search. Promises: whatever the bytes are, reading them neither panics nor leaves the
-//! block; what does not make sense is `None`, and the caller, who knows the file and the offset, turns that into
-//! `Error::Corruption`. May call: `codec`, `limits`, and the formats beside it.
+//! Owns: the bytes of a block, its builder and its search. Promises: whatever the bytes are, reading them
+//! neither panics nor leaves the block; what does not make sense is `None`, and the caller, who knows the
+//! file and the offset, turns that into `Error::Corruption`. May call: `codec`, `limits`, and the formats
+//! beside it.
 //!
-//! No record depends on the one before: instead of compressing each key against its neighbour, the block stores once the prefix that all
-//! its keys share. So a binary search needs no restart points, and going backwards costs what going forwards costs. The heads
-//! of the keys lie side by side, so that a search touches few cache lines before it touches the record.
+//! No record depends on the one before: instead of compressing each key against its neighbour, the block
+//! stores once the prefix that all its keys share. So a binary search needs no restart points, and going
+//! backwards costs what going forwards costs. The heads of the keys lie side by side, so that a search
+//! touches few cache lines before it touches the record.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -212,7 +214,8 @@ impl<'a> Block<'a> {
         let head = head_u32(suffix);
         let mut low = self.count_heads_below(head);
         let mut high = low;
-        // Equal heads are few, unless a key has many versions or many keys differ late: so look near before halving.
+        // Equal heads are few, unless a key has many versions or many keys differ late: so look near before
+        // halving.
         let mut step = 1;
         while self.head(high) == Some(head) {
             high = (high + step).min(self.count());
@@ -242,7 +245,8 @@ impl<'a> Block<'a> {
                 _ => heads = left,
             }
         }
-        // Counting instead of halving: there is nothing to mispredict, and the lines are fetched side by side, not each after the last.
+        // Counting instead of halving: there is nothing to mispredict, and the lines are fetched side by
+        // side, not each after the last.
         start + heads.iter().map(|other| u32::from(u32::from_le_bytes(*other) < head)).sum::<u32>() as usize
     }
 
@@ -263,7 +267,8 @@ impl<'a> Block<'a> {
 
 /// Collects the records of the next block.
 ///
-/// The records are kept as they were added until the block is full: only then is the prefix known that all keys share.
+/// The records are kept as they were added until the block is full: only then is the prefix known that all
+/// keys share.
 #[derive(Default)]
 pub(super) struct BlockBuilder {
     /// Keys and what they hold, one behind the other.

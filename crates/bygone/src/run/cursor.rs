@@ -1,8 +1,8 @@
 //! A cursor over one table of a run, as of a sequence number.
 //!
-//! Owns: a copy of the block it stands in, so that it holds no guard of the cache between calls. Promises: what [`LayerCursor`] says, both
-//! ways at the same cost; versions that are not to be seen are passed by a few steps, and by a search if they are many. May call: the
-//! reader, `layer`, `error`.
+//! Owns: a copy of the block it stands in, so that it holds no guard of the cache between calls. Promises:
+//! what [`LayerCursor`] says, both ways at the same cost; versions that are not to be seen are passed by a
+//! few steps, and by a search if they are many. May call: the reader, `layer`, `error`.
 
 use std::sync::Arc;
 
@@ -88,8 +88,8 @@ impl RunCursor {
         self.run.damaged_block(self.number.unwrap_or(0))
     }
 
-    /// Where the cursor is. Every move changes it in the move's own direction, or fails: so a scan ends, also if the records of a file are
-    /// not in the order that they should be in.
+    /// Where the cursor is. Every move changes it in the move's own direction, or fails: so a scan ends, also
+    /// if the records of a file are not in the order that they should be in.
     fn position(&self) -> (Option<usize>, usize) {
         (self.number, self.at)
     }
@@ -127,8 +127,8 @@ impl RunCursor {
         Ok(true)
     }
 
-    /// Goes to the first record that does not stand before the place, or behind the last of its block; `false` if the run has nothing of
-    /// the table.
+    /// Goes to the first record that does not stand before the place, or behind the last of its block;
+    /// `false` if the run has nothing of the table.
     fn search(&mut self, key: &[u8], place: VersionPlace) -> Result<bool> {
         let Some(number) = self.run.index.search(self.table, key, place) else { return Ok(false) };
         self.load(number)?;
@@ -136,7 +136,8 @@ impl RunCursor {
         Ok(true)
     }
 
-    /// Like [`Self::search`] for a place of the key in `self.key`, going on to the next block; `false` at the table's end.
+    /// Like [`Self::search`] for a place of the key in `self.key`, going on to the next block; `false` at the
+    /// table's end.
     fn search_own(&mut self, place: VersionPlace) -> Result<bool> {
         let key = std::mem::take(&mut self.key);
         let found = self.search(&key, place);
@@ -169,9 +170,11 @@ impl RunCursor {
         Ok(())
     }
 
-    /// From a key's first version, or from its newest that is to be seen, forward to the first record that is to be seen, and lands there.
+    /// From a key's first version, or from its newest that is to be seen, forward to the first record that is
+    /// to be seen, and lands there.
     ///
-    /// Versions of a key are sorted newest first, so whichever comes first that is old enough is the right one of its key.
+    /// Versions of a key are sorted newest first, so whichever comes first that is old enough is the right
+    /// one of its key.
     fn land_forward(&mut self) -> Result<()> {
         let mut steps = 0;
         while self.record()?.1.seq > self.seq {
@@ -194,7 +197,8 @@ impl RunCursor {
         self.land()
     }
 
-    /// From a key's oldest version to its newest one that is to be seen, or to that of a key before, and lands there.
+    /// From a key's oldest version to its newest one that is to be seen, or to that of a key before, and
+    /// lands there.
     fn land_backward(&mut self) -> Result<()> {
         loop {
             self.copy_key()?;
@@ -233,7 +237,8 @@ impl RunCursor {
         Ok(())
     }
 
-    /// From a version of the key in `self.key` to the last record before all versions of it; `false` if there is none.
+    /// From a version of the key in `self.key` to the last record before all versions of it; `false` if there
+    /// is none.
     fn leave_key_backward(&mut self) -> Result<bool> {
         let mut steps = 0;
         loop {

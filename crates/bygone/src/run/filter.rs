@@ -1,10 +1,12 @@
 //! The filter: which keys a run surely does not hold.
 //!
-//! Owns: a blocked Bloom filter over the hashes of all distinct keys. Promises: a key that was added is always found; one that was not
-//! is found about once in a hundred times; a probe touches one cache line. May call: nothing.
+//! Owns: a blocked Bloom filter over the hashes of all distinct keys. Promises: a key that was added is
+//! always found; one that was not is found about once in a hundred times; a probe touches one cache line. May
+//! call: nothing.
 //!
-//! The lines of 64 bytes are those of Putze, Sanders and Singler, "Cache-, hash- and space-efficient Bloom filters" (2007); the probes
-//! within a line are made by repeated multiplication, as RocksDB's `FastLocalBloomImpl` does it.
+//! The lines of 64 bytes are those of Putze, Sanders and Singler, "Cache-, hash- and space-efficient Bloom
+//! filters" (2007); the probes within a line are made by repeated multiplication, as RocksDB's
+//! `FastLocalBloomImpl` does it.
 
 pub(super) const LINE_BYTES: usize = 64;
 const BITS_PER_KEY: u64 = 10;
@@ -56,7 +58,8 @@ impl Filter {
     }
 }
 
-/// Which of `lines` lines; 0 if there are none. The upper half of the hash chooses, by multiplication instead of division.
+/// Which of `lines` lines; 0 if there are none. The upper half of the hash chooses, by multiplication instead
+/// of division.
 #[inline]
 fn place(hash: u64, lines: usize) -> usize {
     ((u128::from(hash) * lines as u128) >> 64) as usize

@@ -1,7 +1,7 @@
 //! The fixed parts of a run file: name, header, footer, and what the superblock remembers.
 //!
-//! Owns: their bytes. Promises: what decodes was encoded by this version of the format; nothing is used before its checksum and its
-//! bounds were checked. May call: `codec`, `error`, `limits`.
+//! Owns: their bytes. Promises: what decodes was encoded by this version of the format; nothing is used
+//! before its checksum and its bounds were checked. May call: `codec`, `error`, `limits`.
 
 use std::path::Path;
 
@@ -48,7 +48,8 @@ pub(crate) struct RunMeta {
     pub records: u64,
     /// The file's length.
     pub bytes: u64,
-    /// CRC-32C of the footer, which holds the checksums of index and filter: opening another or an older file under this name is noticed.
+    /// CRC-32C of the footer, which holds the checksums of index and filter: opening another or an older
+    /// file under this name is noticed.
     pub footer_checksum: u32,
 }
 
@@ -114,7 +115,8 @@ pub(super) struct Footer {
     /// How many distinct keys.
     pub keys: u64,
     pub blocks: u64,
-    /// Where the index begins, and the blocks and values end. The filter follows the index, the footer the filter.
+    /// Where the index begins, and the blocks and values end. The filter follows the index, the footer the
+    /// filter.
     pub index_offset: u64,
     pub index_bytes: u64,
     pub filter_bytes: u64,
@@ -149,8 +151,8 @@ impl Footer {
         (out, checksum)
     }
 
-    /// Decodes the footer of the run that `meta` remembers, and checks that it is the one, and that the parts of the file
-    /// fill the file.
+    /// Decodes the footer of the run that `meta` remembers, and checks that it is the one, and that the parts
+    /// of the file fill the file.
     pub fn decode(bytes: &[u8; FOOTER_BYTES], path: &Path, meta: &RunMeta) -> Result<Footer> {
         let offset = meta.bytes.saturating_sub(FOOTER_BYTES as u64);
         let damaged = |reason| Error::corruption(path, offset, reason);
@@ -230,7 +232,8 @@ impl OutsideValue {
         out
     }
 
-    /// `None` if a value of this length has no business outside a block. The caller checks the place against the file.
+    /// `None` if a value of this length has no business outside a block. The caller checks the place against
+    /// the file.
     pub fn decode(bytes: &[u8]) -> Option<OutsideValue> {
         let mut reader = Reader::new(bytes);
         let value = OutsideValue { offset: reader.u64()?, bytes: reader.u32()?, checksum: reader.u32()? };

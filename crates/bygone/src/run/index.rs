@@ -1,8 +1,8 @@
 //! The index of a run's blocks, in memory.
 //!
-//! Owns: its bytes in the file and its search. Promises: after decoding, blocks lie within the file one behind the other, and
-//! separators ascend, so that a search ends in the one block where a version may begin. May call: `codec`, `limits`, and the
-//! formats beside it.
+//! Owns: its bytes in the file and its search. Promises: after decoding, blocks lie within the file one
+//! behind the other, and separators ascend, so that a search ends in the one block where a version may begin.
+//! May call: `codec`, `limits`, and the formats beside it.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -26,8 +26,8 @@ pub(super) struct BlockPlace {
     pub checksum: u32,
 }
 
-/// Appends the entry of the next block. Its separator stands behind every version in the blocks before, and not behind any in the
-/// block: (table, key, sequence number).
+/// Appends the entry of the next block. Its separator stands behind every version in the blocks before, and
+/// not behind any in the block: (table, key, sequence number).
 pub(super) fn encode_entry(out: &mut Vec<u8>, table: u32, block: BlockPlace, key: &[u8], seq: u64) {
     out.extend_from_slice(&table.to_le_bytes());
     out.extend_from_slice(&block.offset.to_le_bytes());
@@ -52,7 +52,8 @@ pub(super) struct Index {
 struct TableBlocks {
     table: u32,
     blocks: Range<usize>,
-    /// What the separators of the table have in common, except the first, which is never looked at: it stands before everything.
+    /// What the separators of the table have in common, except the first, which is never looked at: it
+    /// stands before everything.
     prefix: Range<usize>,
 }
 
@@ -70,8 +71,8 @@ impl Separator {
 }
 
 impl Index {
-    /// Decodes the index of `count` blocks which end before `end`, the index's own offset; `None` if that is not what the
-    /// bytes say.
+    /// Decodes the index of `count` blocks which end before `end`, the index's own offset; `None` if that is
+    /// not what the bytes say.
     pub fn decode(bytes: &[u8], count: u64, end: u64) -> Option<Index> {
         // Compared before anything is allocated for them.
         let count = usize::try_from(count).ok().filter(|count| *count <= bytes.len() / ENTRY_BYTES)?;
@@ -169,8 +170,8 @@ impl Index {
         self.tables.get(at).filter(|other| other.table == table)
     }
 
-    /// The block in which the first record that does not stand before the place lies, or behind which it lies: then it is the first
-    /// of the next block. `None` if the run has nothing of the table.
+    /// The block in which the first record that does not stand before the place lies, or behind which it
+    /// lies: then it is the first of the next block. `None` if the run has nothing of the table.
     #[inline]
     pub fn search(&self, table: u32, key: &[u8], place: VersionPlace) -> Option<usize> {
         let table = self.find(table)?;
@@ -197,22 +198,23 @@ impl Index {
         Some(first - 1 + low + not_behind)
     }
 
-    /// Whether a block begins with a version of the key that the block before ends with: only then does a separator have the sequence
-    /// number of a version.
+    /// Whether a block begins with a version of the key that the block before ends with: only then does a
+    /// separator have the sequence number of a version.
     #[inline]
     pub fn begins_within_a_key(&self, number: usize) -> bool {
         self.separators.get(number).is_some_and(|separator| separator.seq != u64::MAX)
     }
 
-    /// Whether the block's first record may be a version of this key of the table that the block before belongs to.
+    /// Whether the block's first record may be a version of this key of the table that the block before
+    /// belongs to.
     #[inline]
     pub fn continues(&self, number: usize, table: u32, key: &[u8]) -> bool {
         let Some(separator) = self.separators.get(number) else { return false };
         separator.key(&self.keys) == key && self.table_blocks(table).contains(&number)
     }
 
-    /// Whether a block's separator stands behind the last version before the block, if that is of the same table, and not behind the
-    /// block's first.
+    /// Whether a block's separator stands behind the last version before the block, if that is of the same
+    /// table, and not behind the block's first.
     pub fn separates(&self, number: usize, before: Option<(&[u8], u64)>, first: (&[u8], u64)) -> bool {
         let Some(separator) = self.separators.get(number) else { return false };
         let compare =

@@ -1,7 +1,8 @@
-//! Key heads: the first bytes of a key as one number, so that most comparisons of keys are comparisons of numbers.
+//! Key heads: the first bytes of a key as one number, so that most comparisons of keys are comparisons of
+//! numbers.
 //!
-//! Owns: how a head is made. Promises: if two heads differ, the keys sort as the heads do; if they are equal, only the keys can tell.
-//! May call: nothing.
+//! Owns: how a head is made. Promises: if two heads differ, the keys sort as the heads do; if they are equal,
+//! only the keys can tell. May call: nothing.
 
 /// The first eight bytes, zeros behind a shorter key.
 #[inline]
@@ -33,7 +34,8 @@ pub(super) fn head_u32(key: &[u8]) -> u32 {
 #[inline]
 pub(super) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     let mut common = 0;
-    // Eight bytes at a time: the first differing bit of two little-endian words is in their first differing byte.
+    // Eight bytes at a time: the first differing bit of two little-endian words is in their first differing
+    // byte.
     for (a, b) in a.as_chunks::<8>().0.iter().zip(b.as_chunks::<8>().0) {
         let difference = u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b);
         if difference != 0 {

@@ -1,10 +1,11 @@
 //! Several sorted streams of versions as one.
 //!
-//! Owns: the tournament between the streams. Promises: versions in order, each once, also if several streams have it; one comparison for
-//! each level of the tournament for each version. May call: `layer`, `error`, and key heads.
+//! Owns: the tournament between the streams. Promises: versions in order, each once, also if several streams
+//! have it; one comparison for each level of the tournament for each version. May call: `layer`, `error`, and
+//! key heads.
 //!
-//! A tree of losers (Knuth, The Art of Computer Programming, volume 3, 5.4.1): each inner node keeps the stream that lost there, so that
-//! replacing the winner takes one comparison on each level of its path.
+//! A tree of losers (Knuth, The Art of Computer Programming, volume 3, 5.4.1): each inner node keeps the
+//! stream that lost there, so that replacing the winner takes one comparison on each level of its path.
 
 use std::cmp::Ordering;
 
@@ -16,8 +17,8 @@ use crate::layer::{Key, Versions};
 pub(crate) struct MergedVersions {
     streams: Vec<Box<dyn Versions>>,
     fronts: Vec<Front>,
-    /// `tree[0]` is the stream with the first version; behind it the losers: those of node n's players come from 2n and 2n + 1, and stream s
-    /// plays first at node (s + streams) / 2.
+    /// `tree[0]` is the stream with the first version; behind it the losers: those of node n's players come
+    /// from 2n and 2n + 1, and stream s plays first at node (s + streams) / 2.
     tree: Vec<usize>,
     started: bool,
 }

@@ -1,7 +1,8 @@
 //! Opening a run, and looking keys up in it.
 //!
-//! Owns: the open file with its index and filter in memory, and the way from a block's number to its checked bytes. Promises: what is
-//! answered was written, or the answer is `Error::Corruption`. May call: `io`, `cache`, `layer`, `error`, and the formats beside it.
+//! Owns: the open file with its index and filter in memory, and the way from a block's number to its checked
+//! bytes. Promises: what is answered was written, or the answer is `Error::Corruption`. May call: `io`,
+//! `cache`, `layer`, `error`, and the formats beside it.
 
 use std::fmt;
 use std::path::Path;
@@ -47,7 +48,8 @@ enum Found {
 }
 
 impl Run {
-    /// Opens the run that `meta` remembers: reads index and filter, and checks everything but blocks and values.
+    /// Opens the run that `meta` remembers: reads index and filter, and checks everything but blocks and
+    /// values.
     ///
     /// A missing file is corruption, like one that holds anything else than this run.
     pub fn open(
@@ -78,7 +80,8 @@ impl Run {
         size_of::<Run>() + self.index.memory_bytes() + self.filter.len_bytes()
     }
 
-    /// Looks for the newest version of a key that is not newer than `seq`. Hands a value that is found to `found`, once.
+    /// Looks for the newest version of a key that is not newer than `seq`. Hands a value that is found to
+    /// `found`, once.
     #[inline]
     pub fn get(&self, key: &HashedKey<'_>, seq: u64, found: &mut dyn FnMut(&[u8])) -> Result<Lookup> {
         match self.find(key, VersionPlace::AtMost(seq), found)? {
@@ -155,7 +158,8 @@ impl Run {
         })
     }
 
-    /// Hands a checked block to `read`, from the cache or from the file; `None` from it means that the block makes no sense.
+    /// Hands a checked block to `read`, from the cache or from the file; `None` from it means that the block
+    /// makes no sense.
     #[inline]
     pub(super) fn with_block<T>(
         &self,

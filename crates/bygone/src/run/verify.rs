@@ -1,7 +1,8 @@
 //! Checking a whole run.
 //!
-//! Owns: nothing. Promises: reads every byte of the file, and finds every way in which the file could contradict itself: checksums,
-//! order, counts, separators, keys that the filter does not know, bytes that belong to nothing. May call: the reader and its streams.
+//! Owns: nothing. Promises: reads every byte of the file, and finds every way in which the file could
+//! contradict itself: checksums, order, counts, separators, keys that the filter does not know, bytes that
+//! belong to nothing. May call: the reader and its streams.
 
 use std::sync::Arc;
 
@@ -39,8 +40,8 @@ impl Run {
         let mut summary = RunSummary { records: 0, keys: 0, deletions: 0, blocks, outside_values: 0 };
         let mut versions = self.versions();
         let mut last: Option<Last> = None;
-        // Values lie before the block whose records point to them, in the order of the records. So the file can be followed from
-        // its beginning, and a byte that belongs to nothing is noticed.
+        // Values lie before the block whose records point to them, in the order of the records. So the file
+        // can be followed from its beginning, and a byte that belongs to nothing is noticed.
         let mut followed = HEADER_BYTES as u64;
         let mut number = 0;
         while versions.advance()? {

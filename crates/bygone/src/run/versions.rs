@@ -1,7 +1,8 @@
 //! All versions of a run, one after the other.
 //!
-//! Owns: a buffer of blocks read ahead. Promises: large sequential reads beside the cache; every block's checksum and the order of all
-//! versions are checked, so that a merge can rely on them. May call: the reader, `layer`, `error`.
+//! Owns: a buffer of blocks read ahead. Promises: large sequential reads beside the cache; every block's
+//! checksum and the order of all versions are checked, so that a merge can rely on them. May call: the
+//! reader, `layer`, `error`.
 
 use std::cmp::Ordering;
 use std::ops::Range;

@@ -1,7 +1,7 @@
 //! Writing a run.
 //!
-//! Owns: the file until it is finished. Promises: large sequential writes; after `finish` has answered, the file's bytes are durable. May
-//! call: `io`, `layer`, `limits`, `error`, and the formats beside it.
+//! Owns: the file until it is finished. Promises: large sequential writes; after `finish` has answered, the
+//! file's bytes are durable. May call: `io`, `layer`, `limits`, `error`, and the formats beside it.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -19,9 +19,11 @@ use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 /// How many bytes are collected for one write.
 const WRITE_BYTES: usize = 512 << 10;
 
-/// Writes one run, record by record. Memory: one write, one block, the index, and eight bytes for each distinct key.
+/// Writes one run, record by record. Memory: one write, one block, the index, and eight bytes for each
+/// distinct key.
 ///
-/// After an error it can only be dropped. Dropped before [`RunWriter::finish`], it leaves an unfinished file, which no [`RunMeta`] names; the caller removes it.
+/// After an error it can only be dropped. Dropped before [`RunWriter::finish`], it leaves an unfinished file,
+/// which no [`RunMeta`] names; the caller removes it.
 pub(crate) struct RunWriter {
     file: File,
     id: u64,
@@ -30,7 +32,8 @@ pub(crate) struct RunWriter {
     buffer: Vec<u8>,
     written: u64,
     block: BlockBuilder,
-    /// The version that was added last, if any. Its key is the block's last, or `cut_key` if the block is empty.
+    /// The version that was added last, if any. Its key is the block's last, or `cut_key` if the block is
+    /// empty.
     last: Option<Last>,
     /// The last key of the block before.
     cut_key: Vec<u8>,
@@ -86,7 +89,8 @@ impl RunWriter {
     /// Adds the next version; `None` is a deletion.
     ///
     /// # Panics
-    /// If the version does not sort behind the one before, by (table, key, sequence number descending), or exceeds a limit.
+    /// If the version does not sort behind the one before, by (table, key, sequence number descending), or
+    /// exceeds a limit.
     #[inline]
     pub fn add(&mut self, key: Key<'_>, seq: u64, value: Option<&[u8]>) -> Result<()> {
         let stored_bytes = match value {
@@ -200,9 +204,11 @@ impl RunWriter {
         Ok(())
     }
 
-    /// Writes what is left, index, filter and footer, and syncs the file; syncing its directory is the caller's.
+    /// Writes what is left, index, filter and footer, and syncs the file; syncing its directory is the
+    /// caller's.
     ///
-    /// A run may cover more sequence numbers than its records have; without a range it covers theirs (`0..=0` if there are none).
+    /// A run may cover more sequence numbers than its records have; without a range it covers theirs (`0..=0`
+    /// if there are none).
     ///
     /// # Panics
     /// If a record has a sequence number outside of the range.

@@ -1,14 +1,17 @@
 //! The newest sequence number and the newest layers, and how a view is put together from both.
 //!
-//! Owns: the order in which writers publish and readers look. Promises: what [`Current::fill`] leaves in a slot is exact: the layers hold every
-//! commit up to the number, and have dropped nothing that this number can see. May call: nothing; what layers are is a type parameter, so that
-//! `loom` can check the code that ships (`models`).
+//! Owns: the order in which writers publish and readers look. Promises: what [`Current::fill`] leaves in a
+//! slot is exact: the layers hold every commit up to the number, and have dropped nothing that this number
+//! can see. May call: nothing; what layers are is a type parameter, so that `loom` can check the code that
+//! ships (`models`).
 //!
-//! **Why a view is exact.** A reader loads `visible_seq`, then the version of the layers. The layers are at least as new as the number, because a
-//! memtable is published before a commit in it becomes visible. They may be *too* new: a flush or merge that finished in between may
-//! have dropped versions that only older numbers can see. Each stack says from which number on it is exact (never more than what was
-//! visible when it was published). So a reader that finds another version than it remembers takes its number anew, after the layers; and one that finds the version it
-//! remembers loaded its number after that version was published.
+//! **Why a view is exact.** A reader loads `visible_seq`, then the version of the layers. The layers are at
+//! least as new as the number, because a memtable is published before a commit in it becomes visible. They
+//! may be *too* new: a flush or merge that finished in between may have dropped versions that only older
+//! numbers can see. Each stack says from which number on it is exact (never more than what was visible when
+//! it was published). So a reader that finds another version than it remembers takes its number anew, after
+//! the layers; and one that finds the version it remembers loaded its number after that version was
+//! published.
 
 use std::sync::{Arc, PoisonError};
 
@@ -39,7 +42,8 @@ impl<L> Current<L> {
         self.visible_seq.load(Ordering::Acquire)
     }
 
-    /// Makes commits up to `seq` readable. Called in order, by one thread at a time, after the layers that hold them were published.
+    /// Makes commits up to `seq` readable. Called in order, by one thread at a time, after the layers that
+    /// hold them were published.
     pub fn set_visible(&self, seq: u64) {
         // Release: pairs with `visible_seq`.
         self.visible_seq.store(seq, Ordering::Release);

@@ -1,7 +1,8 @@
 //! One cursor over several layers.
 //!
-//! Owns: the merge by key, in which the newest layer that has a key decides. Promises: keys come in order, each once; deletions
-//! are kept and marked, so that a merge may lie over another. May call: the layers' own cursors.
+//! Owns: the merge by key, in which the newest layer that has a key decides. Promises: keys come in order,
+//! each once; deletions are kept and marked, so that a merge may lie over another. May call: the layers' own
+//! cursors.
 
 use std::ops::Bound;
 
@@ -14,8 +15,8 @@ enum Direction {
     Backward,
 }
 
-/// A cursor over sources that are ordered newest first. With a handful of sources a linear look at all their keys is
-/// as quick as a heap, and knows at once which sources stand on the same key.
+/// A cursor over sources that are ordered newest first. With a handful of sources a linear look at all their
+/// keys is as quick as a heap, and knows at once which sources stand on the same key.
 pub(crate) struct MergeCursor {
     sources: Vec<Box<dyn LayerCursor>>,
     /// The newest source among those that stand on the current key.

@@ -1,7 +1,7 @@
 //! A view's stack of layers, and reading through it.
 //!
-//! Owns: the order in which layers are asked. Promises: a view answers from what it holds alone, so nothing that is flushed,
-//! merged or dropped later changes its answers. May call: memtable, run, base.
+//! Owns: the order in which layers are asked. Promises: a view answers from what it holds alone, so nothing
+//! that is flushed, merged or dropped later changes its answers. May call: memtable, run, base.
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -28,14 +28,14 @@ pub(crate) type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>;
 /// The immutable part of a view: sorted layers, newest first. Together with a sequence number it is a view.
 pub(crate) struct Layers {
     pub context: Arc<Context>,
-    /// Newest first: the active memtable, then the frozen ones. The active one still grows, by versions that are newer than any view
-    /// that has this stack.
+    /// Newest first: the active memtable, then the frozen ones. The active one still grows, by versions that
+    /// are newer than any view that has this stack.
     pub memtables: Vec<Arc<Memtable>>,
     /// Newest first.
     pub runs: Vec<Arc<Run>>,
     pub base: Arc<BaseVersion>,
-    /// This stack is exact for every sequence number from here on, and for the declared snapshots. Flushes and merges drop versions
-    /// that only other, older numbers could see.
+    /// This stack is exact for every sequence number from here on, and for the declared snapshots. Flushes
+    /// and merges drop versions that only other, older numbers could see.
     pub exact_from: u64,
 }
 
@@ -46,8 +46,8 @@ impl Layers {
         Layers { memtables, runs: self.runs.clone(), ..self.shallow() }
     }
 
-    /// The same stack with a flushed memtable's run in its place. `exact_from` is the last commit in it: between versions of one
-    /// key the flush kept only what that number or a declared snapshot can see.
+    /// The same stack with a flushed memtable's run in its place. `exact_from` is the last commit in it:
+    /// between versions of one key the flush kept only what that number or a declared snapshot can see.
     pub fn with_flushed(&self, memtable: &Arc<Memtable>, run: Option<Arc<Run>>, exact_from: u64) -> Layers {
         let memtables =
             self.memtables.iter().filter(|other| !Arc::ptr_eq(other, memtable)).cloned().collect();
@@ -101,8 +101,8 @@ impl Layers {
         Ok(self.base.get(table, key, found)? == Lookup::Found)
     }
 
-    /// The sequence number of the newest commit that wrote this key; `None` if only the base knows, whose versions are all older than
-    /// any transaction's read point that this is asked for.
+    /// The sequence number of the newest commit that wrote this key; `None` if only the base knows, whose
+    /// versions are all older than any transaction's read point that this is asked for.
     pub fn newest_seq(&self, key: &HashedKey<'_>) -> Result<Option<u64>> {
         for memtable in &self.memtables {
             if let Some(seq) = memtable.newest_seq(key) {

@@ -1,7 +1,8 @@
 //! Views: a sequence number and a stack of immutable sorted layers, pinned by a [`Snapshot`].
 //!
-//! Owns: the read path, the reader slots, the handles of tables, and the system tables' rows. Promises: a snapshot of now and one of last year are the same
-//! type, read by the same code. May call: memtable, run, base.
+//! Owns: the read path, the reader slots, the handles of tables, and the system tables' rows. Promises: a
+//! snapshot of now and one of last year are the same type, read by the same code. May call: memtable, run,
+//! base.
 
 mod current;
 mod cursor;
@@ -36,9 +37,10 @@ use slots::{Held, Slot};
 
 /// A pinned view of the whole database, of now or of the past.
 ///
-/// It keeps answering from the moment it stands for, whatever is committed, flushed, merged or dropped meanwhile. Cloning it shares the
-/// pin. It may be sent to and dropped on any thread, and outlives the [`Db`](crate::Db) it came from. A snapshot of the present that is held for
-/// long keeps the memtables of its time in memory and the pages of its time in the file.
+/// It keeps answering from the moment it stands for, whatever is committed, flushed, merged or dropped
+/// meanwhile. Cloning it shares the pin. It may be sent to and dropped on any thread, and outlives the
+/// [`Db`](crate::Db) it came from. A snapshot of the present that is held for long keeps the memtables of its
+/// time in memory and the pages of its time in the file.
 pub struct Snapshot {
     /// Pinned by this handle.
     slot: &'static Slot<Layers>,
@@ -51,7 +53,8 @@ impl Snapshot {
         Snapshot { slot }
     }
 
-    /// An idle slot should not keep this view's layers: they are of the past, which the next reader will not ask for.
+    /// An idle slot should not keep this view's layers: they are of the past, which the next reader will not
+    /// ask for.
     fn forget_when_idle(&self) {
         self.slot.expire();
     }
@@ -75,7 +78,8 @@ impl Snapshot {
     /// The value of a key.
     ///
     /// # Errors
-    /// `TableNotFound` if the table was dropped as of this snapshot; `Corruption` or `Io` if what it needs cannot be read.
+    /// `TableNotFound` if the table was dropped as of this snapshot; `Corruption` or `Io` if what it needs
+    /// cannot be read.
     pub fn get(&self, table: &Table, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         self.get_with(table, key, |value| Value::from(value))
     }
@@ -128,7 +132,8 @@ impl Snapshot {
         Ok(Range::new(self, id, owned_bounds(range), top))
     }
 
-    /// Calls `f` with each record whose key lies in a range, in order and borrowed, until it breaks: the fastest way through a range.
+    /// Calls `f` with each record whose key lies in a range, in order and borrowed, until it breaks: the
+    /// fastest way through a range.
     ///
     /// # Errors
     /// As [`get`](Snapshot::get).
@@ -217,8 +222,9 @@ impl Snapshot {
         self.system_row(rows::TABLES, name.as_bytes(), TableRow::decode)
     }
 
-    /// The id of the table that the handle means as of this snapshot: `None` if there was none of this name yet. A handle of a younger table stands for
-    /// the one that had its name then, so that the code for the present reads the past unchanged.
+    /// The id of the table that the handle means as of this snapshot: `None` if there was none of this name
+    /// yet. A handle of a younger table stands for the one that had its name then, so that the code for
+    /// the present reads the past unchanged.
     #[inline]
     pub(crate) fn resolve(&self, table: &Table) -> Result<Option<u32>> {
         if table.exists_at(self.layers().context.tables.database(), self.held().seq)? {

@@ -1,5 +1,5 @@
-//! Model checks: `loom` runs the shipped slots and the shipped [`Current`] through the orders in which threads and memory may behave.
-//! `RUSTFLAGS="--cfg loom" cargo test -p bygone --release --lib loom_`
+//! Model checks: `loom` runs the shipped slots and the shipped [`Current`] through the orders in which
+//! threads and memory may behave. `RUSTFLAGS="--cfg loom" cargo test -p bygone --release --lib loom_`
 
 use std::sync::{Arc, Weak};
 
@@ -127,7 +127,8 @@ fn loom_of_two_that_want_one_slot_one_gets_it_at_a_time() {
     });
 }
 
-/// A reader takes views while a writer publishes a memtable, makes the commit in it visible, and a flush replaces the memtable.
+/// A reader takes views while a writer publishes a memtable, makes the commit in it visible, and a flush
+/// replaces the memtable.
 fn views_are_exact(publish: fn(&Current<Stack>)) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(4);

@@ -1,7 +1,7 @@
 //! The present: the newest view, and how readers take it.
 //!
-//! Owns: the wiring of [`Current`] with the reader slots. Promises: a view taken here is exact at its sequence number, and holds all that it
-//! needs. May call: `current`, `slots`, `layers`.
+//! Owns: the wiring of [`Current`] with the reader slots. Promises: a view taken here is exact at its
+//! sequence number, and holds all that it needs. May call: `current`, `slots`, `layers`.
 
 use std::sync::{Arc, Mutex};
 
@@ -63,8 +63,8 @@ impl Present {
         drop(old);
     }
 
-    /// Pins the newest view. When nothing was committed since this thread's last, this touches only the thread's own cache line (and reads two
-    /// shared ones that seldom change).
+    /// Pins the newest view. When nothing was committed since this thread's last, this touches only the
+    /// thread's own cache line (and reads two shared ones that seldom change).
     #[inline]
     pub fn snapshot(&self) -> Snapshot {
         self.pin(|held| self.current.fill(held))

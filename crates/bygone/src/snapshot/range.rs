@@ -1,7 +1,7 @@
 //! The lazy, double-ended iterator over a range.
 //!
-//! Owns: the two ends and the rule that they do not cross. Promises: each record in the range once, whichever end it is taken from; after an error
-//! the iterator ends. May call: `layers`, `cursor`.
+//! Owns: the two ends and the rule that they do not cross. Promises: each record in the range once, whichever
+//! end it is taken from; after an error the iterator ends. May call: `layers`, `cursor`.
 
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
@@ -27,7 +27,8 @@ type Record = (Value, Value);
 /// Makes cursors over what lies above a view: a transaction's own writes.
 pub(crate) type Top = Box<dyn Fn() -> Box<dyn LayerCursor> + Send + Sync>;
 
-/// Records of a range in key order: `Result<(key, value)>`, both owned. Holds all that it reads from, so it may outlive the snapshot.
+/// Records of a range in key order: `Result<(key, value)>`, both owned. Holds all that it reads from, so it
+/// may outlive the snapshot.
 pub struct Range {
     layers: Arc<Layers>,
     seq: u64,

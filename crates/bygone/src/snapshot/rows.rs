@@ -1,7 +1,8 @@
 //! The system tables: what the engine itself keeps as records beside the application's.
 //!
-//! Owns: the numbers of the system tables and the rows in them, byte for byte. Promises: a row that does not decode is reported as damage. Because
-//! they are ordinary records, they are as of the same moment as the data, in every view. May call: `codec`.
+//! Owns: the numbers of the system tables and the rows in them, byte for byte. Promises: a row that does not
+//! decode is reported as damage. Because they are ordinary records, they are as of the same moment as the
+//! data, in every view. May call: `codec`.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,7 +17,8 @@ pub(crate) const SNAPSHOTS: u32 = 1;
 pub(crate) const SNAPSHOT_NAMES: u32 = 2;
 /// Time in microseconds since 1970 and snapshot id (both big-endian) to nothing.
 pub(crate) const SNAPSHOT_TIMES: u32 = 3;
-/// End of a merged interval (big-endian) to what is kept of it; written by merges only, straight into the base.
+/// End of a merged interval (big-endian) to what is kept of it; written by merges only, straight into the
+/// base.
 pub(crate) const HISTORY: u32 = 4;
 /// The first id of an application's table.
 pub(crate) const FIRST_TABLE: u32 = 16;

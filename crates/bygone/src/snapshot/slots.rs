@@ -1,18 +1,23 @@
-//! Reader slots: where a pinned view is noted, so that beginning and ending a read touch only the thread's own cache line.
+//! Reader slots: where a pinned view is noted, so that beginning and ending a read touch only the thread's
+//! own cache line.
 //!
-//! Owns: the slots and which thread looks at which. Promises: taking a view is one compare-and-swap on the thread's own line, releasing it one
-//! subtraction; nothing is allocated unless the thread already holds all its slots; any thread may release; there is no upper limit.
-//! May call: nothing of the engine; what a slot keeps is a type parameter.
+//! Owns: the slots and which thread looks at which. Promises: taking a view is one compare-and-swap on the
+//! thread's own line, releasing it one subtraction; nothing is allocated unless the thread already holds all
+//! its slots; any thread may release; there is no upper limit. May call: nothing of the engine; what a slot
+//! keeps is a type parameter.
 //!
-//! After Voron's reader tracking (per-thread arrays of reusable records that another thread may clear) and Speedb's snapshot reuse
-//! (an unchanged sequence number takes the last view again). A slot remembers the layers of its last view. They are what keeps memtables,
-//! runs and the base alive, by plain reference counts, so no reader is ever left with freed layers; the writer sweeps idle slots when it
-//! publishes new layers, so that an idle thread does not keep old ones.
+//! After Voron's reader tracking (per-thread arrays of reusable records that another thread may clear) and
+//! Speedb's snapshot reuse (an unchanged sequence number takes the last view again). A slot remembers the
+//! layers of its last view. They are what keeps memtables, runs and the base alive, by plain reference
+//! counts, so no reader is ever left with freed layers; the writer sweeps idle slots when it publishes new
+//! layers, so that an idle thread does not keep old ones.
 //!
-//! **Protocol.** One word says it all: `pins` counts the handles that share the view, and has two flags beside the count. Only who moved it from 0 to one pin or to
-//! `LOCKED` writes the contents, and only while nobody else can have a handle; everybody with a handle may read them. `FORGET` says that the contents should
-//! not stay when the slot falls idle. It may be set at any time, by anybody. Because it is in the same word as the count, all changes have one order: whoever
-//! brings the word to `FORGET` without pins (the last handle, or who sets the flag on an idle slot) clears the contents, and nobody else does.
+//! **Protocol.** One word says it all: `pins` counts the handles that share the view, and has two flags
+//! beside the count. Only who moved it from 0 to one pin or to `LOCKED` writes the contents, and only while
+//! nobody else can have a handle; everybody with a handle may read them. `FORGET` says that the contents
+//! should not stay when the slot falls idle. It may be set at any time, by anybody. Because it is in the same
+//! word as the count, all changes have one order: whoever brings the word to `FORGET` without pins (the last
+//! handle, or who sets the flag on an idle slot) clears the contents, and nobody else does.
 
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -45,7 +50,8 @@ pub(crate) struct Slot<L> {
     held: UnsafeCell<Held<L>>,
 }
 
-// SAFETY: the contents are shared by the protocol of `pins` (see the module's comment); `L` is shared behind an `Arc`.
+// SAFETY: the contents are shared by the protocol of `pins` (see the module's comment); `L` is shared behind
+// an `Arc`.
 unsafe impl<L: Send + Sync> Sync for Slot<L> {}
 // SAFETY: as above.
 unsafe impl<L: Send + Sync> Send for Slot<L> {}
@@ -55,14 +61,17 @@ impl<L> Slot<L> {
         Slot { pins: AtomicU64::new(0), held: UnsafeCell::new(Held { seq: 0, version: 0, layers: None }) }
     }
 
-    /// Takes an idle slot and lets `fill` bring its contents up to date. If `fill` panics the slot stays pinned for ever, so nobody meets half-made contents.
+    /// Takes an idle slot and lets `fill` bring its contents up to date. If `fill` panics the slot stays
+    /// pinned for ever, so nobody meets half-made contents.
     #[inline]
     pub fn try_pin(&self, fill: impl FnOnce(&mut Held<L>)) -> bool {
-        // Acquire: pairs with `unpin` and `clear`, so that all uses of the contents by earlier owners are over.
+        // Acquire: pairs with `unpin` and `clear`, so that all uses of the contents by earlier owners are
+        // over.
         if self.pins.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return false;
         }
-        // SAFETY: the only pin is this thread's, and no handle of it was given out: nobody else reads, or adds a pin, or clears.
+        // SAFETY: the only pin is this thread's, and no handle of it was given out: nobody else reads, or
+        // adds a pin, or clears.
         self.held.with_mut(|held| fill(unsafe { &mut *held }));
         true
     }
@@ -109,7 +118,8 @@ impl<L> Slot<L> {
     /// Called by who made the slot idle and to be forgotten.
     #[cold]
     fn clear(&self) {
-        // Acquire: as in `try_pin`. Whatever is stored next, nobody can have pinned the slot in between: pinning takes an idle slot without flags.
+        // Acquire: as in `try_pin`. Whatever is stored next, nobody can have pinned the slot in between:
+        // pinning takes an idle slot without flags.
         let before = self.pins.swap(LOCKED | FORGET, Ordering::Acquire);
         debug_assert_eq!(before, FORGET);
         // SAFETY: the slot is locked by this thread.
@@ -117,8 +127,8 @@ impl<L> Slot<L> {
             (*held).version = 0;
             (*held).layers.take()
         });
-        // Release: pairs with `try_pin`. A flag that somebody set meanwhile is done with, too. An exchange, so that every change of the word is one that takes
-        // its place right behind what it saw.
+        // Release: pairs with `try_pin`. A flag that somebody set meanwhile is done with, too. An exchange,
+        // so that every change of the word is one that takes its place right behind what it saw.
         self.pins.swap(0, Ordering::Release);
         // Dropped after the slot is free again: letting go of layers may close files.
         drop(layers);
@@ -162,7 +172,8 @@ impl<L: SlotContents> Drop for ThreadSlots<L> {
     }
 }
 
-/// The thread-local state for one kind of layers: `thread_local!` can't be generic, so who uses the registry declares it.
+/// The thread-local state for one kind of layers: `thread_local!` can't be generic, so who uses the registry
+/// declares it.
 pub(crate) struct Local<L: SlotContents> {
     /// The slot used last and its registry: the whole fast path.
     last: Cell<Option<(u64, &'static Slot<L>)>>,
@@ -188,8 +199,8 @@ impl<L: SlotContents> Registry<L> {
         })
     }
 
-    /// Pins a slot of this thread after `fill` has brought it up to date. `local` is `None` while the thread is being torn down; then
-    /// a slot is taken that no thread owns.
+    /// Pins a slot of this thread after `fill` has brought it up to date. `local` is `None` while the thread
+    /// is being torn down; then a slot is taken that no thread owns.
     #[inline]
     pub fn pin(&self, local: Option<&Local<L>>, mut fill: impl FnMut(&mut Held<L>)) -> &'static Slot<L> {
         if let Some(local) = local {
@@ -244,8 +255,8 @@ impl<L: SlotContents> Registry<L> {
             }
             slots.orphans.insert(0, slot);
         }
-        // Slots are never freed: handles in other threads point at them without counting. They are few: as many as views were held at
-        // one time, and those of a closed database serve the next.
+        // Slots are never freed: handles in other threads point at them without counting. They are few: as
+        // many as views were held at one time, and those of a closed database serve the next.
         let mut spares = L::spares().lock().unwrap_or_else(PoisonError::into_inner);
         let spare = spares.iter().rev().take(PROBES).position(|slot| slot.try_pin(&mut *fill));
         let slot = match spare {

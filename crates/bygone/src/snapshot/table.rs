@@ -1,7 +1,8 @@
 //! Handles of tables, and which tables exist now.
 //!
-//! Owns: [`Table`] and the directory of living tables. Promises: a handle knows the range of sequence numbers in which it is good, so that reading through
-//! it needs no look-up. May call: nothing of the engine but `error`.
+//! Owns: [`Table`] and the directory of living tables. Promises: a handle knows the range of sequence numbers
+//! in which it is good, so that reading through it needs no look-up. May call: nothing of the engine but
+//! `error`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -45,7 +46,8 @@ impl Table {
         self.0.id
     }
 
-    /// Whether this very table exists as of `seq`; `Ok(false)` says that its name has to be looked up as of then.
+    /// Whether this very table exists as of `seq`; `Ok(false)` says that its name has to be looked up as of
+    /// then.
     ///
     /// # Errors
     /// `TableNotFound` if it was dropped before, `InvalidArgument` if the handle is another database's.
@@ -55,7 +57,8 @@ impl Table {
                 reason: format!("the handle of table {:?} belongs to another database", self.0.name),
             });
         }
-        // Acquire: pairs with `set_dropped`; a reader at a later number was ordered after the drop by `visible_seq` anyway.
+        // Acquire: pairs with `set_dropped`; a reader at a later number was ordered after the drop by
+        // `visible_seq` anyway.
         if seq >= self.0.dropped_seq.load(Ordering::Acquire) {
             return Err(self.not_found());
         }
@@ -65,7 +68,8 @@ impl Table {
     /// Whether the table exists as of the latest commit that has its place.
     ///
     /// # Errors
-    /// As [`exists_at`](Table::exists_at); `TableNotFound` also for one whose end is known only as lying behind a view.
+    /// As [`exists_at`](Table::exists_at); `TableNotFound` also for one whose end is known only as lying
+    /// behind a view.
     pub(crate) fn check_exists(&self, database: u64) -> Result<()> {
         if self.exists_at(database, u64::MAX - 1)? { Ok(()) } else { Err(self.not_found()) }
     }
@@ -116,7 +120,8 @@ impl TableDirectory {
         match self.lock().get(name) {
             Some(table) if table.id() == id => table.clone(),
             _ => {
-                // Dropped since, and nobody knows cheaply when: behind the view that found it the name is looked up again.
+                // Dropped since, and nobody knows cheaply when: behind the view that found it the name is
+                // looked up again.
                 Table::known(self.database, id, name, created_seq, seen_at)
             }
         }

@@ -1,7 +1,8 @@
 //! Memtables between the write path and the flush, and how writers are slowed when it grows.
 //!
-//! Owns: the frozen memtables in order, the standby memtable, and the pressure on writers. Promises: writers slow down smoothly before they are ever
-//! stopped, and are never stopped for good: a poisoned database wakes them. May call: memtable.
+//! Owns: the frozen memtables in order, the standby memtable, and the pressure on writers. Promises: writers
+//! slow down smoothly before they are ever stopped, and are never stopped for good: a poisoned database wakes
+//! them. May call: memtable.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,12 +20,14 @@ const FROZEN_MAX: usize = 4;
 const RUNS_SLOW: usize = 28;
 const RUNS_STOP: usize = crate::limits::RUNS_MAX - 8;
 
-/// How many bytes of runs may wait for each byte of the base, before writers are slowed and before they are stopped. A merge begins at half of it; this is
-/// for what is written meanwhile, and bounds the room that the database takes.
+/// How many bytes of runs may wait for each byte of the base, before writers are slowed and before they are
+/// stopped. A merge begins at half of it; this is for what is written meanwhile, and bounds the room that the
+/// database takes.
 const RUN_PART_SLOW: f64 = 0.65;
 const RUN_PART_STOP: f64 = 1.0;
 
-/// A base that is smaller than this many memtables counts as so large: as long as there is little data, there is little to bound.
+/// A base that is smaller than this many memtables counts as so large: as long as there is little data, there
+/// is little to bound.
 const BASE_MEMTABLES_MIN: u64 = 4;
 
 /// The delay at full pressure, in nanoseconds for each byte committed: about 5 MB/s.
@@ -82,7 +85,8 @@ impl Backlog {
         }
     }
 
-    /// Makes commits do the flushing and merging themselves as soon as something is frozen. Called once, before any commit.
+    /// Makes commits do the flushing and merging themselves as soon as something is frozen. Called once,
+    /// before any commit.
     pub fn set_inline_work(&self, work: impl Fn() -> Result<()> + Send + Sync + 'static) {
         let set = self.inline_work.set(Box::new(work));
         assert!(set.is_ok(), "inline work is set once");

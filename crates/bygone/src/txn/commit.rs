@@ -1,16 +1,19 @@
 //! Committing: the queue, the leader, and the order in which commits become visible.
 //!
-//! Owns: sequence numbers, the active memtable, and the publication of `visible_seq`. Promises: commits take effect in the order of their numbers,
-//! each whole; one log write and at most one sync serve a whole group; a commit that returned is visible to every view taken afterwards. May call:
-//! wal, memtable, snapshot.
+//! Owns: sequence numbers, the active memtable, and the publication of `visible_seq`. Promises: commits take
+//! effect in the order of their numbers, each whole; one log write and at most one sync serve a whole group;
+//! a commit that returned is visible to every view taken afterwards. May call: wal, memtable, snapshot.
 //!
-//! **Lock order**: the directory of tables; `leader`; `publisher`, `declared`, the layers of the present or a ticket's state. `queue` is held with a ticket's state only, and
-//! before it. Who leads never locks the directory: whoever has it may be waiting for the leader.
+//! **Lock order**: the directory of tables; `leader`; `publisher`, `declared`, the layers of the present or a
+//! ticket's state. `queue` is held with a ticket's state only, and before it. Who leads never locks the
+//! directory: whoever has it may be waiting for the leader.
 //!
-//! **The life of a commit.** A thread encodes its commit and joins the queue. If nobody leads, it leads: it takes all that wait, and under the `leader`
-//! lock validates each in order, gives each the next number, writes the group's log record and syncs it if a member asks for it. Then it queues the
-//! group for publication and hands leadership on. Each member inserts its own records into the memtable, side by side with the others and with the next leader's work. The
-//! last to finish publishes the group's number, once all groups before it are published.
+//! **The life of a commit.** A thread encodes its commit and joins the queue. If nobody leads, it leads: it
+//! takes all that wait, and under the `leader` lock validates each in order, gives each the next number,
+//! writes the group's log record and syncs it if a member asks for it. Then it queues the
+//! group for publication and hands leadership on. Each member inserts its own records into the memtable, side
+//! by side with the others and with the next leader's work. The last to finish publishes the group's number,
+//! once all groups before it are published.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -45,8 +48,8 @@ pub enum Durability {
     /// When `commit` returns. Commits that wait at the same time share one sync.
     #[default]
     Sync,
-    /// Handed to the operating system when `commit` returns: it survives the end of the process, but a power cut may lose the last commits (never
-    /// one without those behind it).
+    /// Handed to the operating system when `commit` returns: it survives the end of the process, but a power
+    /// cut may lose the last commits (never one without those behind it).
     Buffered,
 }
 
@@ -86,7 +89,8 @@ pub(crate) struct Committer {
     published: Condvar,
     /// The sequence numbers of the declared snapshots that are not merged yet, ascending.
     declared: Mutex<Vec<u64>>,
-    /// Keys and values committed, and bytes of log records written for them, since the database was opened. Relaxed: figures for people.
+    /// Keys and values committed, and bytes of log records written for them, since the database was opened.
+    /// Relaxed: figures for people.
     pub application_bytes: AtomicU64,
     pub logged_bytes: AtomicU64,
 }
@@ -199,8 +203,9 @@ impl Committer {
         }
     }
 
-    /// Commits; returns when the commit is visible, and durable if it asked for that, and when the backlog lets the writer go on. It waits behind its commit
-    /// and not before it, because until then it holds a view, and a merge can't use the pages again that a view may read.
+    /// Commits; returns when the commit is visible, and durable if it asked for that, and when the backlog
+    /// lets the writer go on. It waits behind its commit and not before it, because until then it holds a
+    /// view, and a merge can't use the pages again that a view may read.
     pub fn commit(&self, request: Request) -> Result<Committed> {
         self.health.check()?;
         let encoded = record::encode(&request.marks, &request.writes);
@@ -264,8 +269,8 @@ impl Committer {
         drop(hand_on);
     }
 
-    /// The waiting tickets, as many as fit a group. A commit that changes the catalogue of tables is a group of its own, so that the
-    /// others are validated entirely before or after it.
+    /// The waiting tickets, as many as fit a group. A commit that changes the catalogue of tables is a group
+    /// of its own, so that the others are validated entirely before or after it.
     fn take_group(&self) -> Vec<Arc<Ticket>> {
         let mut queue = lock(&self.queue);
         let mut bytes = 0;
@@ -372,8 +377,9 @@ impl Committer {
         Ok(())
     }
 
-    /// What a failure of the log means. Where the log itself cannot go on, neither can the database: nobody knows what is on the disk. A
-    /// log that could not get a new segment (the disk is full, say) is unharmed, and so is the database.
+    /// What a failure of the log means. Where the log itself cannot go on, neither can the database: nobody
+    /// knows what is on the disk. A log that could not get a new segment (the disk is full, say) is
+    /// unharmed, and so is the database.
     fn log_failed(&self, error: Error) -> Error {
         if self.wal.is_failed() {
             self.health.poison(format!("the write-ahead log failed: {error}"));
@@ -398,8 +404,8 @@ impl Committer {
         Ok(())
     }
 
-    /// Freezes the active memtable if there is anything in it, and waits until all that was committed so far is visible. Answers the last of these
-    /// commits.
+    /// Freezes the active memtable if there is anything in it, and waits until all that was committed so far
+    /// is visible. Answers the last of these commits.
     pub fn freeze(&self) -> Result<u64> {
         self.health.check()?;
         let mut leader = lock(&self.leader);
@@ -411,7 +417,8 @@ impl Committer {
         Ok(last_seq)
     }
 
-    /// Registers a serializable transaction and takes its view. From here on the leader keeps the write sets that it may have to be validated against.
+    /// Registers a serializable transaction and takes its view. From here on the leader keeps the write sets
+    /// that it may have to be validated against.
     pub fn begin_serializable(&self) -> Result<(Snapshot, u64)> {
         let assigned = {
             let leader = lock(&self.leader);
@@ -459,7 +466,8 @@ impl Committer {
 
     /// One member of the group is done; the last one publishes whatever is whole.
     fn finish(&self, group: &Group) {
-        // AcqRel: the member that brings it to zero has seen the insertions of all others, and publishes them.
+        // AcqRel: the member that brings it to zero has seen the insertions of all others, and publishes
+        // them.
         if group.remaining.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }

@@ -1,6 +1,7 @@
 //! A transaction's writes to one table as the topmost layer of a range.
 //!
-//! Owns: the place in the write set. Promises: what every [`LayerCursor`] promises; never fails. May call: `layer`.
+//! Owns: the place in the write set. Promises: what every [`LayerCursor`] promises; never fails. May call:
+//! `layer`.
 
 use std::ops::Bound;
 use std::sync::Arc;

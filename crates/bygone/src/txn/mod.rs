@@ -1,7 +1,7 @@
 //! Transactions: private writes over a view, and an optimistic commit.
 //!
-//! Owns: [`Transaction`], validation, and the commit queue. Promises: snapshot isolation or serializability, as asked for; a commit is all or
-//! nothing. May call: wal, memtable, snapshot.
+//! Owns: [`Transaction`], validation, and the commit queue. Promises: snapshot isolation or serializability,
+//! as asked for; a commit is all or nothing. May call: wal, memtable, snapshot.
 
 pub(crate) mod backlog;
 pub(crate) mod commit;
@@ -28,7 +28,8 @@ use crate::limits::{KEY_BYTES_MAX, METADATA_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::snapshot::{Snapshot, Table, owned_bounds};
 use crate::value::Value;
 
-/// A transaction: reads a view of the database together with its own writes, and commits them all at once or not at all.
+/// A transaction: reads a view of the database together with its own writes, and commits them all at once or
+/// not at all.
 ///
 /// Dropping it rolls it back, which costs nothing. It may be sent to another thread.
 pub struct Transaction {
@@ -139,7 +140,8 @@ impl Transaction {
         Ok(self.get_with(table, key, |_| ())?.is_some())
     }
 
-    /// The records whose keys lie in a range, lazily, from either end: with this transaction's own writes as they are at this moment.
+    /// The records whose keys lie in a range, lazily, from either end: with this transaction's own writes as
+    /// they are at this moment.
     ///
     /// # Errors
     /// As [`Snapshot::get`].
@@ -182,7 +184,8 @@ impl Transaction {
         self.durability = durability;
     }
 
-    /// Bytes of the application's own, at most 64 KiB, to be kept with the snapshot that this transaction's commit declares.
+    /// Bytes of the application's own, at most 64 KiB, to be kept with the snapshot that this transaction's
+    /// commit declares.
     pub fn set_snapshot_metadata(&mut self, metadata: impl Into<Vec<u8>>) {
         self.metadata = metadata.into();
     }
@@ -195,8 +198,9 @@ impl Transaction {
     /// Commits; answers the commit's number, or that of the view if there was nothing to write.
     ///
     /// # Errors
-    /// `Conflict` if another transaction changed what this one wrote (or, serializable, read) first: nothing was written, begin anew.
-    /// `Io` or `Poisoned` if the log failed; then whether the commit survives shows when the database is opened again.
+    /// `Conflict` if another transaction changed what this one wrote (or, serializable, read) first: nothing
+    /// was written, begin anew. `Io` or `Poisoned` if the log failed; then whether the commit survives
+    /// shows when the database is opened again.
     pub fn commit(self) -> Result<Seq> {
         if self.writes.is_empty() {
             return Ok(self.view.seq());
@@ -207,7 +211,8 @@ impl Transaction {
     /// Commits and declares a snapshot of exactly this commit, atomically with it. The name must be new.
     ///
     /// # Errors
-    /// As [`commit`](Transaction::commit); `NameTaken`; `TooLarge` for names over 255 bytes and metadata over 64 KiB.
+    /// As [`commit`](Transaction::commit); `NameTaken`; `TooLarge` for names over 255 bytes and metadata over
+    /// 64 KiB.
     pub fn commit_with_snapshot<'n>(self, name: impl Into<Option<&'n str>>) -> Result<SnapshotId> {
         let name = name.into().map(str::to_owned);
         if let Some(name) = &name {
@@ -235,7 +240,8 @@ impl Transaction {
         table.exists_at(database, self.view.seq().0).map(|_| ())
     }
 
-    /// The id of the table that is read through this handle: the handle's own, unless it stands for the one that had its name as of the view.
+    /// The id of the table that is read through this handle: the handle's own, unless it stands for the one
+    /// that had its name as of the view.
     fn table_read(&self, table: &Table) -> Result<u32> {
         Ok(self.view.resolve(table)?.unwrap_or(table.id()))
     }

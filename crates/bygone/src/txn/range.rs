@@ -1,6 +1,7 @@
 //! A transaction's range, which notes how far it was read.
 //!
-//! Owns: the note for validation. Promises: exactly what was taken counts as read, up to the last key taken from either end. May call: snapshot.
+//! Owns: the note for validation. Promises: exactly what was taken counts as read, up to the last key taken
+//! from either end. May call: snapshot.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -1,7 +1,8 @@
 //! Whether a transaction may commit.
 //!
-//! Owns: the conflict table and the log of recent commits. Promises: first committer wins on written keys; serializable transactions lose also when what
-//! they read was written since, ranges included; nobody loses over a key that nobody wrote. May call: snapshot, and the committer's waiting.
+//! Owns: the conflict table and the log of recent commits. Promises: first committer wins on written keys;
+//! serializable transactions lose also when what they read was written since, ranges included; nobody loses
+//! over a key that nobody wrote. May call: snapshot, and the committer's waiting.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -18,7 +19,8 @@ use crate::snapshot::rows::{self, TableRow};
 use crate::snapshot::{Layers, MergeCursor, Snapshot};
 
 impl Committer {
-    /// Whether this commit may take its place behind all that have theirs, `earlier` being those of the same group.
+    /// Whether this commit may take its place behind all that have theirs, `earlier` being those of the same
+    /// group.
     pub(super) fn validate<'r>(
         &self,
         leader: &Leader,
@@ -59,7 +61,8 @@ impl Committer {
             if last_seq <= read.seq().0 {
                 return Ok(());
             }
-            // Somebody wrote this key, or another with the same entry. That commit may be in its way into the memtable still.
+            // Somebody wrote this key, or another with the same entry. That commit may be in its way into the
+            // memtable still.
             self.wait_visible(last_seq)?;
             let layers: Arc<Layers> = self.present.layers();
             if !changed_since(read, &layers, leader.numbers.next_seq - 1, key)? {
@@ -99,7 +102,8 @@ impl Committer {
         Ok(())
     }
 
-    /// Validates tables and ranges without the commits in between, which were too many to keep: by what is there now.
+    /// Validates tables and ranges without the commits in between, which were too many to keep: by what is
+    /// there now.
     fn compare_reads(
         &self,
         leader: &Leader,
@@ -157,7 +161,8 @@ fn conflict(request: &Request, table: u32, key: &[u8]) -> Error {
 /// A power of two; 8 bytes each.
 const ENTRIES: usize = 1 << 16;
 
-/// For each hash the last commit that wrote a key with it. Of fixed size: keys that share an entry are told apart by asking the layers.
+/// For each hash the last commit that wrote a key with it. Of fixed size: keys that share an entry are told
+/// apart by asking the layers.
 pub(crate) struct ConflictTable {
     last_seqs: Box<[u64]>,
 }
@@ -176,7 +181,8 @@ impl ConflictTable {
     }
 }
 
-/// Whether anybody changed `key` since the transaction's view was taken. All commits up to now must be visible.
+/// Whether anybody changed `key` since the transaction's view was taken. All commits up to now must be
+/// visible.
 fn changed_since(read: &Snapshot, now: &Layers, now_seq: u64, key: &HashedKey<'_>) -> Result<bool> {
     let read_seq = read.seq().0;
     if let Some(seq) = now.newest_seq(key)? {
@@ -185,8 +191,8 @@ fn changed_since(read: &Snapshot, now: &Layers, now_seq: u64, key: &HashedKey<'_
     if now.base.seq() <= read_seq {
         return Ok(false);
     }
-    // The newest version was merged since, and the base does not say when it was written. Then the values decide: one that
-    // is the same again is no change that anybody could tell.
+    // The newest version was merged since, and the base does not say when it was written. Then the values
+    // decide: one that is the same again is no change that anybody could tell.
     let Key { table, bytes } = key.key;
     let (mut before, mut after) = (None, None);
     read.layers().get(table, bytes, read_seq, &mut |value| before = Some(value.to_vec()))?;
@@ -236,8 +242,8 @@ impl RangeRead {
     }
 }
 
-/// A key that lies in what was read of a range and has another value now than in the transaction's view: the answer where the commits in between are not at
-/// hand. Takes as long as reading the range twice.
+/// A key that lies in what was read of a range and has another value now than in the transaction's view: the
+/// answer where the commits in between are not at hand. Takes as long as reading the range twice.
 fn changed_in_range(read: &Snapshot, now: &Snapshot, range: &RangeRead) -> Result<Option<Vec<u8>>> {
     let cursor = |view: &Snapshot| -> Result<MergeCursor> {
         let mut cursor = view.layers().cursor_under(None, range.table, view.seq().into());
@@ -368,7 +374,8 @@ impl RecentCommits {
     }
 }
 
-/// The serializable transactions that run, by what was assigned when they began (at most their read point). A multiset: two may begin at one number.
+/// The serializable transactions that run, by what was assigned when they began (at most their read point). A
+/// multiset: two may begin at one number.
 #[derive(Default)]
 pub(crate) struct Running(Mutex<BTreeMap<u64, usize>>);
 

@@ -1,7 +1,8 @@
 //! What a transaction has written so far.
 //!
-//! Owns: the writes, sorted, by table. Promises: iterators over it stay as they are while the transaction writes on (the set is shared and copied on
-//! write, and only if somebody still reads it). May call: nothing of the engine.
+//! Owns: the writes, sorted, by table. Promises: iterators over it stay as they are while the transaction
+//! writes on (the set is shared and copied on write, and only if somebody still reads it). May call: nothing
+//! of the engine.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

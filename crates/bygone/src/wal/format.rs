@@ -1,8 +1,10 @@
-//! The bytes of a segment: its header, and the headers of its records. The whole format is described in `docs/format/wal.md`.
+//! The bytes of a segment: its header, and the headers of its records. The whole format is described in
+//! `docs/format/wal.md`.
 //!
-//! Owns: encoding and checking. Promises: a header that is accepted was written by this format version, for this database, this
-//! segment and this offset; so neither what is left of a recycled segment's earlier life nor a copy of a log inside somebody's value is ever taken
-//! for a record. May call: `codec`, `error`, `limits`.
+//! Owns: encoding and checking. Promises: a header that is accepted was written by this format version, for
+//! this database, this segment and this offset; so neither what is left of a recycled segment's earlier life
+//! nor a copy of a log inside somebody's value is ever taken for a record. May call: `codec`, `error`,
+//! `limits`.
 
 use std::path::Path;
 
@@ -41,8 +43,9 @@ impl Place {
         Place { checksum: crc32c::crc32c_append(checksum, &segment_id.to_le_bytes()) }
     }
 
-    /// What checksums of the record at `offset` begin with. CRC-32C notices every difference that lies within 32 bits, so two ids or
-    /// offsets that differ in their low halves only can never be confused, whatever the bytes are.
+    /// What checksums of the record at `offset` begin with. CRC-32C notices every difference that lies within
+    /// 32 bits, so two ids or offsets that differ in their low halves only can never be confused,
+    /// whatever the bytes are.
     pub fn at(self, offset: u64) -> u32 {
         crc32c::crc32c_append(self.checksum, &offset.to_le_bytes())
     }
@@ -74,7 +77,8 @@ impl SegmentHeader {
         out
     }
 
-    /// `None` if this is not a segment's header. A whole header of another format version is an error of its own.
+    /// `None` if this is not a segment's header. A whole header of another format version is an error of its
+    /// own.
     pub fn decode(page: &[u8], path: &Path) -> Result<Option<SegmentHeader>> {
         let Some(bytes) = page.first_chunk::<SEGMENT_HEADER_BYTES>() else { return Ok(None) };
         Self::parse(bytes)
@@ -165,7 +169,8 @@ impl RecordHeader {
     }
 }
 
-/// The payloads of a body whose checksum was right; `None` if its lengths do not fit, which only a bug can write.
+/// The payloads of a body whose checksum was right; `None` if its lengths do not fit, which only a bug can
+/// write.
 pub(super) fn payloads(body: &[u8], commits: u32) -> Option<Vec<&[u8]>> {
     let table_bytes = usize::try_from(commits).ok()?.checked_mul(4)?;
     let (table, mut rest) = body.split_at_checked(table_bytes)?;

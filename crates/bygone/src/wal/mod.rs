@@ -1,14 +1,15 @@
 //! The write-ahead log: what makes a commit durable before it is anywhere else.
 //!
-//! Owns: the directory `wal` of a database, its segments and their format (`docs/format/wal.md`). Promises: what was synced is found by
-//! every later [`recover`], in order and whole, or damage is reported; what was only appended is found up to some commit, and
-//! nothing behind that commit; no write is ever shown that was not appended. Knows nothing of what a commit holds. May call: `io`,
-//! `codec`, `limits`, `error`.
+//! Owns: the directory `wal` of a database, its segments and their format (`docs/format/wal.md`). Promises:
+//! what was synced is found by every later [`recover`], in order and whole, or damage is reported; what was
+//! only appended is found up to some commit, and nothing behind that commit; no write is ever shown that was
+//! not appended. Knows nothing of what a commit holds. May call: `io`, `codec`, `limits`, `error`.
 //!
-//! One thread appends at a time; making standby segments, releasing old ones and asking for sizes go on beside it. Locks, in
-//! the order in which they are taken: `syncing` (one sync at a time), `writer` (what appending needs), `making` (one segment is made at a
-//! time), `files` (which segments there are; never held over a call to the disk). So an append waits for background work in one case only:
-//! it needs the very segment that is being made just now, and could not have made it sooner itself.
+//! One thread appends at a time; making standby segments, releasing old ones and asking for sizes go on
+//! beside it. Locks, in the order in which they are taken: `syncing` (one sync at a time), `writer` (what
+//! appending needs), `making` (one segment is made at a time), `files` (which segments there are; never held
+//! over a call to the disk). So an append waits for background work in one case only: it needs the very
+//! segment that is being made just now, and could not have made it sooner itself.
 
 mod format;
 mod recover;
@@ -34,12 +35,12 @@ pub(crate) use self::segment::segment_path;
 /// The usual length of a segment, in bytes.
 pub(crate) const SEGMENT_BYTES: u64 = 16 << 20;
 
-/// The length of the first segment of a log, in bytes. Each next one is twice as long, up to the usual length: a small database has a
-/// small log.
+/// The length of the first segment of a log, in bytes. Each next one is twice as long, up to the usual
+/// length: a small database has a small log.
 const FIRST_SEGMENT_BYTES: u64 = 1 << 20;
 
-/// Records with a body up to this are assembled in one buffer and written with one call; of larger ones the payloads
-/// are written from where they are.
+/// Records with a body up to this are assembled in one buffer and written with one call; of larger ones the
+/// payloads are written from where they are.
 const ASSEMBLED_BYTES_MAX: u64 = 512 << 10;
 
 /// What a log is made with.
@@ -47,7 +48,8 @@ const ASSEMBLED_BYTES_MAX: u64 = 512 << 10;
 pub(crate) struct Settings {
     pub dir: PathBuf,
     pub database_id: u64,
-    /// The length that segments grow to, in bytes: at least 8 KiB and a multiple of 4096. Usually [`SEGMENT_BYTES`].
+    /// The length that segments grow to, in bytes: at least 8 KiB and a multiple of 4096. Usually
+    /// [`SEGMENT_BYTES`].
     pub segment_bytes: u64,
     /// How many released segments are kept to be used again.
     pub spares_max: usize,
@@ -123,7 +125,8 @@ impl Wal {
     /// Makes the log of a new database, and its directory. The first commit will have the number `next_seq`.
     ///
     /// # Errors
-    /// `Corruption` if the directory holds commits of an earlier life of the database: whoever lost the rest of it may want them.
+    /// `Corruption` if the directory holds commits of an earlier life of the database: whoever lost the rest
+    /// of it may want them.
     pub fn create(disk: Arc<dyn Disk>, settings: Settings, next_seq: u64) -> Result<Wal> {
         recover::clear_unused(&*disk, &settings.dir)?;
         let nothing = Recovered::nothing(next_seq);
@@ -197,13 +200,15 @@ impl Wal {
         })
     }
 
-    /// Appends a group of commits with consecutive sequence numbers from `first_seq`, which must be the next one. They are in the
-    /// hands of the system then, and durable after [`Wal::sync`]. Answers the segment they are in. At most [`GROUP_COMMITS_MAX`] commits;
-    /// together at most `COMMIT_BYTES_MAX` bytes.
+    /// Appends a group of commits with consecutive sequence numbers from `first_seq`, which must be the next
+    /// one. They are in the hands of the system then, and durable after [`Wal::sync`]. Answers the
+    /// segment they are in. At most [`GROUP_COMMITS_MAX`] commits; together at most `COMMIT_BYTES_MAX`
+    /// bytes.
     ///
     /// # Errors
-    /// `TooLarge`, or whatever making a segment gave (a full disk, for one): nothing was appended, and the log still works. Any other
-    /// error is final: from then on every call that writes fails with `Poisoned`.
+    /// `TooLarge`, or whatever making a segment gave (a full disk, for one): nothing was appended, and the
+    /// log still works. Any other error is final: from then on every call that writes fails with
+    /// `Poisoned`.
     pub fn append(&self, first_seq: u64, payloads: &[&[u8]]) -> Result<u64> {
         let mut writer = lock(&self.writer);
         writer.check()?;
@@ -262,8 +267,8 @@ impl Wal {
         Ok(())
     }
 
-    /// Goes on in a new segment, and answers its id: everything appended from now on is in that segment or a later one. An active segment without any
-    /// record is as good as a new one. Does not sync.
+    /// Goes on in a new segment, and answers its id: everything appended from now on is in that segment or a
+    /// later one. An active segment without any record is as good as a new one. Does not sync.
     ///
     /// # Errors
     /// Whatever making a segment gave: the log still works, in the old segment.
@@ -276,22 +281,24 @@ impl Wal {
         Ok(writer.active.segment.id)
     }
 
-    /// Makes the next segment ahead of time, so that rolling costs nothing: to be called in the background after every roll. Answers whether
-    /// there was something to do.
+    /// Makes the next segment ahead of time, so that rolling costs nothing: to be called in the background
+    /// after every roll. Answers whether there was something to do.
     pub fn prepare_standby(&self) -> Result<bool> {
         let _making = lock(&self.making);
         if lock(&self.files).standby.is_some() {
             return Ok(false);
         }
-        // Nobody else changes the active segment or the standby: both need `making` as long as there is no standby.
+        // Nobody else changes the active segment or the standby: both need `making` as long as there is no
+        // standby.
         let len = self.settings.len_after(lock(&self.files).segments.last());
         let made = self.make_next(len)?;
         lock(&self.files).standby = Some(made);
         Ok(true)
     }
 
-    /// Segments before `segment_id` are not needed any more: everything in them is durable elsewhere, and a superblock that says so is durable
-    /// too. They are kept as spares or removed; the active one always stays.
+    /// Segments before `segment_id` are not needed any more: everything in them is durable elsewhere, and a
+    /// superblock that says so is durable too. They are kept as spares or removed; the active one always
+    /// stays.
     ///
     /// # Errors
     /// A file that could not be removed; it is harmless, and goes at the next opening.
@@ -342,8 +349,8 @@ impl Wal {
         lock(&self.files).segments.last().map_or(0, |active| active.id)
     }
 
-    /// Syncs, and writes down that this was the end, so that damage to the very last commits is noticed too. Nothing can be appended
-    /// afterwards.
+    /// Syncs, and writes down that this was the end, so that damage to the very last commits is noticed too.
+    /// Nothing can be appended afterwards.
     pub fn close(&self) -> Result<()> {
         self.sync()?;
         let mut writer = lock(&self.writer);
@@ -368,13 +375,15 @@ impl Wal {
         Ok(())
     }
 
-    /// Goes on in a segment of at least `needed_bytes`. When it fails, nothing is lost and appending may be tried again.
+    /// Goes on in a segment of at least `needed_bytes`. When it fails, nothing is lost and appending may be
+    /// tried again.
     fn advance(&self, writer: &mut Writer, needed_bytes: u64) -> Result<()> {
         let _making = lock(&self.making);
         let standby = lock(&self.files).standby.take();
         if let Some((segment, file)) = standby {
             self.activate(writer, segment, file);
-            // One that is too short stays behind as an empty segment: its name is taken, and names have no gaps.
+            // One that is too short stays behind as an empty segment: its name is taken, and names have no
+            // gaps.
             if segment.len >= needed_bytes {
                 return Ok(());
             }
@@ -422,7 +431,8 @@ impl Writer {
         }
     }
 
-    /// After a failed write or sync nobody knows what is on the disk, and trying again would only seem to work.
+    /// After a failed write or sync nobody knows what is on the disk, and trying again would only seem to
+    /// work.
     fn note_failure(&mut self, result: Result<()>) -> Result<()> {
         if let Err(error) = &result
             && self.failed.is_none()

@@ -1,29 +1,39 @@
 //! Reading the log back.
 //!
-//! Owns: the decision where the log ends, and whether that end is a torn tail or damage. Promises: costs time in proportion to
-//! the log that is left; changes nothing when read-only; may be cut off anywhere and run again. May call: `io`, the format.
+//! Owns: the decision where the log ends, and whether that end is a torn tail or damage. Promises: costs time
+//! in proportion to the log that is left; changes nothing when read-only; may be cut off anywhere and run
+//! again. May call: `io`, the format.
 //!
-//! **Where the log ends.** Records follow each other without gaps, and their commits are consecutive, also from one segment to the next. Where in segment `k`
-//! at offset `p` no whole record follows and commit `n` would be next, there are these cases:
-//! - The next segment that has a record at its beginning has commit `n` there: the log was rolled here. Go on there.
-//! - Some record header behind `p`, in this segment or a later one, says that commit `n` was durable when it was written. Then bytes that
-//!   were durable are gone: damage. A header is evidence even if its body is torn.
-//! - Otherwise nothing behind `p` was ever acknowledged as durable, or `n` was never written: the tail is torn, and the log ends here.
+//! **Where the log ends.** Records follow each other without gaps, and their commits are consecutive, also
+//! from one segment to the next. Where in segment `k` at offset `p` no whole record follows and commit `n`
+//! would be next, there are these cases:
+//! - The next segment that has a record at its beginning has commit `n` there: the log was rolled here. Go on
+//!   there.
+//! - Some record header behind `p`, in this segment or a later one, says that commit `n` was durable when it
+//!   was written. Then bytes that were durable are gone: damage. A header is evidence even if its body is
+//!   torn.
+//! - Otherwise nothing behind `p` was ever acknowledged as durable, or `n` was never written: the tail is
+//!   torn, and the log ends here.
 //!
-//! What cannot be told apart: a durable record at the very end, behind which nothing was ever written (no other record, no closing mark), and
-//! that is damaged, looks like one that was torn. After `Wal::close` there is a mark behind it: then it takes the loss of all record headers from the
-//! damage on, the mark's included, to look like an earlier end.
+//! What cannot be told apart: a durable record at the very end, behind which nothing was ever written (no
+//! other record, no closing mark), and that is damaged, looks like one that was torn. After `Wal::close`
+//! there is a mark behind it: then it takes the loss of all record headers from the damage on, the mark's
+//! included, to look like an earlier end.
 //!
-//! **Repair**, unless read-only, in this order, each step durable before the next; a crash anywhere leaves a log on which it does the same again:
+//! **Repair**, unless read-only, in this order, each step durable before the next; a crash anywhere leaves a
+//! log on which it does the same again:
 //! 1. The directory is synced: whoever gave a segment its name may have been killed before that was durable.
-//! 2. Records that nothing proves durable are written again in place, the same bytes, and synced. After a sync that failed, or a process
-//!    that was killed, the system may show bytes that are not on the disk and that a mere sync would not bring there; but the commits in
-//!    them are visible from now on, and later ones will be durable.
+//! 2. Records that nothing proves durable are written again in place, the same bytes, and synced. After a
+//!    sync that failed, or a process that was killed, the system may show bytes that are not on the disk and
+//!    that a mere sync would not bring there; but the commits in them are visible from now on, and later ones
+//!    will be durable.
 //! 3. Later segments with torn records are removed, the newest first, so that names never have a gap.
-//! 4. A mark is written at `p`: the end, everything before it durable. It covers the beginning of whatever was torn there.
+//! 4. A mark is written at `p`: the end, everything before it durable. It covers the beginning of whatever
+//!    was torn there.
 //!
-//! Then the log goes on right behind the mark if no record header is found in what is left of the segment, else in a new one: nothing
-//! that was given up can come back when the space before it is filled. An empty segment behind (a standby) is used up the same way.
+//! Then the log goes on right behind the mark if no record header is found in what is left of the segment,
+//! else in a new one: nothing that was given up can come back when the space before it is filled. An empty
+//! segment behind (a standby) is used up the same way.
 
 use std::path::Path;
 
@@ -56,12 +66,13 @@ pub(crate) struct Expectation {
 pub(crate) struct Recovered {
     /// The number that the next commit gets.
     pub next_seq: u64,
-    /// The largest superblock number that a segment's header names: if it is larger than that of the superblock in use, a newer superblock was
-    /// lost.
+    /// The largest superblock number that a segment's header names: if it is larger than that of the
+    /// superblock in use, a newer superblock was lost.
     pub superblock_number: u64,
     /// How many commits were given to `apply`.
     pub commits: u64,
-    /// Of which segment and where the log was cut because what followed was torn. `None` if it ended as it should.
+    /// Of which segment and where the log was cut because what followed was torn. `None` if it ended as it
+    /// should.
     pub torn: Option<(u64, u64)>,
     pub(super) read_only: bool,
     /// All that are left, oldest first.
@@ -87,14 +98,17 @@ impl Recovered {
     }
 }
 
-/// Reads the log from the floor on and gives every commit that the database does not have yet to `apply`, in order: its number, its
-/// segment, its payload. An error of `apply` ends it. Then repairs the end of the log, unless `read_only`.
+/// Reads the log from the floor on and gives every commit that the database does not have yet to `apply`, in
+/// order: its number, its segment, its payload. An error of `apply` ends it. Then repairs the end of the log,
+/// unless `read_only`.
 ///
-/// Reading the log of a database that another process writes to may find segments recycled or records half written at that very moment; it then gives
-/// `Corruption` or an earlier end. Read the superblock again and repeat.
+/// Reading the log of a database that another process writes to may find segments recycled or records half
+/// written at that very moment; it then gives `Corruption` or an earlier end. Read the superblock again and
+/// repeat.
 ///
 /// # Errors
-/// `Corruption`: what was durable is not there or not whole. Nothing was changed then; `apply` may have been called.
+/// `Corruption`: what was durable is not there or not whole. Nothing was changed then; `apply` may have been
+/// called.
 pub(crate) fn recover(
     disk: &dyn Disk,
     dir: &Path,
@@ -207,7 +221,8 @@ impl Source {
         let mut page = vec![0; RECORDS_OFFSET.min(len) as usize];
         file.read_at(&mut page, 0)?;
         let header = SegmentHeader::decode(&page, &path)?;
-        // A whole header in the wrong place is no trace of a crash: a segment is named after its header is durable.
+        // A whole header in the wrong place is no trace of a crash: a segment is named after its header is
+        // durable.
         let wrong = header.as_ref().and_then(|header| {
             if header.database_id != database_id {
                 Some("this segment belongs to another database")
@@ -335,8 +350,9 @@ impl Replay {
         self.next_seq.unwrap_or(0).max(self.expectation.next_seq)
     }
 
-    /// Whether a record that begins with `first_seq` may follow in another segment. What the database already has may be missing from the log:
-    /// it may have got there, and into a durable run, without the log having been synced.
+    /// Whether a record that begins with `first_seq` may follow in another segment. What the database already
+    /// has may be missing from the log: it may have got there, and into a durable run, without the log
+    /// having been synced.
     fn continues_with(&self, first_seq: u64) -> bool {
         self.next_seq.unwrap_or(0) <= first_seq && first_seq <= self.wanted()
     }

@@ -1,7 +1,8 @@
 //! Segment files: their names, and how a new one comes to be.
 //!
-//! Owns: names and the making of a segment. Promises: a file that bears a segment's name was whole and durable before it got that name, so
-//! that a segment which is not whole is damage and not a trace of a crash. May call: `io`, `format`.
+//! Owns: names and the making of a segment. Promises: a file that bears a segment's name was whole and
+//! durable before it got that name, so that a segment which is not whole is damage and not a trace of a
+//! crash. May call: `io`, `format`.
 
 use std::path::{Path, PathBuf};
 
@@ -37,11 +38,13 @@ pub(super) fn parse_name(name: &str) -> Option<u64> {
     plain.then(|| u64::from_str_radix(digits, 16).ok())?
 }
 
-/// Makes a segment, out of `old` if there is one that is exactly as long, and gives it its name as the last step.
+/// Makes a segment, out of `old` if there is one that is exactly as long, and gives it its name as the last
+/// step.
 ///
-/// A new file is written full of zeros: syncing what lies within written blocks costs one flush, whereas a file that
-/// grows, or has reserved blocks, makes each sync write metadata too. An old file keeps what it held: none of it verifies under
-/// the new id. When this fails, nothing of the name is in the way of another attempt.
+/// A new file is written full of zeros: syncing what lies within written blocks costs one flush, whereas a
+/// file that grows, or has reserved blocks, makes each sync write metadata too. An old file keeps what it
+/// held: none of it verifies under the new id. When this fails, nothing of the name is in the way of another
+/// attempt.
 pub(super) fn make(disk: &dyn Disk, dir: &Path, header: SegmentHeader, old: Option<Segment>) -> Result<File> {
     let path = segment_path(dir, header.segment_id);
     let unnamed = match old {
@@ -62,7 +65,8 @@ pub(super) fn make(disk: &dyn Disk, dir: &Path, header: SegmentHeader, old: Opti
         File::open(disk, &path, OpenMode::Write)
     })();
     if made.is_err() {
-        // On a full disk the space is wanted back. What cannot be removed now, the next attempt or the next opening replaces.
+        // On a full disk the space is wanted back. What cannot be removed now, the next attempt or the next
+        // opening replaces.
         let _ = disk.remove(&unnamed);
         let _ = disk.remove(&path);
     }

@@ -1,7 +1,7 @@
 //! Whether a snapshot of the engine's is the same as a state of the model's.
 //!
-//! Owns: the comparison. Promises: every table, key and value is compared, in one of the ways there are to read them.
-//! May call: the engine.
+//! Owns: the comparison. Promises: every table, key and value is compared, in one of the ways there are to
+//! read them. May call: the engine.
 
 use std::ops::ControlFlow;
 

@@ -1,7 +1,7 @@
 //! The engine and the model side by side.
 //!
-//! Owns: the open database, the model, and all that is held meanwhile. Promises: every answer of the engine is
-//! compared with the model's. May call: the engine.
+//! Owns: the open database, the model, and all that is held meanwhile. Promises: every answer of the engine
+//! is compared with the model's. May call: the engine.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};

@@ -1,9 +1,9 @@
-//! The model test: random operations against the engine and a plain model in memory, which have to agree on every
-//! answer.
+//! The model test: random operations against the engine and a plain model in memory, which have to agree on
+//! every answer.
 //!
 //! Owns: the seeds. Promises: a failure names its seed and step; `BYGONE_SEED=n` repeats that seed alone,
-//! `BYGONE_SEEDS=n` tries n seeds in place of the fixed ones, `BYGONE_STEPS=n` makes each run longer or shorter. May
-//! call: the engine's public face.
+//! `BYGONE_SEEDS=n` tries n seeds in place of the fixed ones, `BYGONE_STEPS=n` makes each run longer or
+//! shorter. May call: the engine's public face.
 
 mod compare;
 mod driver;
@@ -88,8 +88,8 @@ fn real_disk_with_threads() {
     run("real_disk_with_threads", true, 400..402, real);
 }
 
-/// The test of the test: a single record that is lost, old, or too many in a single snapshot is noticed, whichever way
-/// it is read.
+/// The test of the test: a single record that is lost, old, or too many in a single snapshot is noticed,
+/// whichever way it is read.
 #[test]
 fn one_wrong_record_in_one_old_snapshot_is_noticed() {
     let mut driver = Driver::new(1, simulated(), false);

@@ -1,8 +1,8 @@
 //! The plain model: what a database that keeps everything in memory, for ever, would answer.
 //!
-//! Owns: every declared state, the log of all writes, and the rules of handles and conflicts. Promises: nothing here
-//! is clever; where the engine may decide either way (see [`Verdict::possible`]) the model says so. May call: nothing
-//! of the engine but its public types.
+//! Owns: every declared state, the log of all writes, and the rules of handles and conflicts. Promises:
+//! nothing here is clever; where the engine may decide either way (see [`Verdict::possible`]) the model says
+//! so. May call: nothing of the engine but its public types.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -36,7 +36,8 @@ pub struct State {
 pub struct Handle {
     pub name: String,
     pub incarnation: u64,
-    /// Of a handle that a snapshot gave out when the table was gone already: the snapshot's number. Else `u64::MAX`.
+    /// Of a handle that a snapshot gave out when the table was gone already: the snapshot's number. Else
+    /// `u64::MAX`.
     pub known_until: u64,
 }
 
@@ -82,7 +83,8 @@ pub struct Pending {
     pub writes: Writes,
     /// The tables written to.
     pub handles: Vec<Handle>,
-    /// Keys (with their tables' numbers and names) and ranges that were read; left empty under snapshot isolation.
+    /// Keys (with their tables' numbers and names) and ranges that were read; left empty under snapshot
+    /// isolation.
     pub keys: Vec<(u64, String, Vec<u8>)>,
     pub ranges: Vec<(String, RangeRead)>,
 }
@@ -94,7 +96,8 @@ pub struct Verdict {
     gone: Vec<String>,
     /// Changed since: the answer is `Conflict`, over one of these or of `possible`.
     certain: Vec<(String, Vec<u8>)>,
-    /// Written since, but with the value that was there: a conflict as long as the engine remembers the write.
+    /// Written since, but with the value that was there: a conflict as long as the engine remembers the
+    /// write.
     possible: Vec<(String, Vec<u8>)>,
     name_taken: Option<SnapshotId>,
 }

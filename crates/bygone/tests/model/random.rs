@@ -1,7 +1,7 @@
 //! Random choices that a seed repeats.
 //!
-//! Owns: the generator, and what random keys, values and bounds look like. Promises: the same seed makes the same
-//! choices on every machine. May call: nothing.
+//! Owns: the generator, and what random keys, values and bounds look like. Promises: the same seed makes the
+//! same choices on every machine. May call: nothing.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -11,7 +11,8 @@ pub struct Random(u64);
 
 pub type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
-/// How many different keys the test uses in a table: few, so that they are overwritten, deleted and fought over.
+/// How many different keys the test uses in a table: few, so that they are overwritten, deleted and fought
+/// over.
 const KEYS: u64 = 120;
 
 impl Random {
@@ -40,7 +41,8 @@ impl Random {
         &from[self.below(from.len())]
     }
 
-    /// One of the keys: the empty one, short ones, binary ones, ones that share a prefix, ones as long as a key may be.
+    /// One of the keys: the empty one, short ones, binary ones, ones that share a prefix, ones as long as a
+    /// key may be.
     pub fn key(&mut self) -> Vec<u8> {
         let number = self.next() % KEYS;
         match number % 8 {

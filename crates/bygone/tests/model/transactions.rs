@@ -1,7 +1,7 @@
 //! What happens within a transaction: reads that see its own writes, and writes.
 //!
-//! Owns: the image of a transaction's reads. Promises: the model notes as read exactly what was taken. May call: the
-//! engine.
+//! Owns: the image of a transaction's reads. Promises: the model notes as read exactly what was taken. May
+//! call: the engine.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -4,7 +4,8 @@ use super::disk::{Operation, apply};
 use super::*;
 use std::sync::atomic::Ordering;
 
-/// What may be on disk after a cut behind the first `count` operations: all that was synced, and of the rest any part, in sectors.
+/// What may be on disk after a cut behind the first `count` operations: all that was synced, and of the rest
+/// any part, in sectors.
 fn after_cut(start: &[u8], log: &[Operation], count: usize, random: &mut Random) -> Vec<u8> {
     let log = &log[..count];
     let synced = log.iter().rposition(|operation| matches!(operation, Operation::Sync)).unwrap_or(0);

@@ -1,7 +1,7 @@
 //! The bytes of a simulated file.
 //!
-//! Owns: chunks that copies share until one of them is written to. Promises: a copy costs a pointer per chunk, and zeros that
-//! were never overwritten cost nothing. May call: nothing.
+//! Owns: chunks that copies share until one of them is written to. Promises: a copy costs a pointer per
+//! chunk, and zeros that were never overwritten cost nothing. May call: nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,7 +31,8 @@ impl Data {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Content {
     len: u64,
-    /// By the index of the chunk; what is missing is zeros. Bytes of a chunk past the end of the file are zeros too.
+    /// By the index of the chunk; what is missing is zeros. Bytes of a chunk past the end of the file are
+    /// zeros too.
     chunks: BTreeMap<u64, Arc<[u8; CHUNK_BYTES]>>,
 }
 

@@ -1,6 +1,7 @@
 //! What is left after the power was cut, or after only the program was killed.
 //!
-//! Owns: the choice of which unsynced changes survive. Promises: the same seed makes the same choice. May call: nothing.
+//! Owns: the choice of which unsynced changes survive. Promises: the same seed makes the same choice. May
+//! call: nothing.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -12,11 +13,13 @@ use super::{Change, FileRef, FileState, NameChange, SimDisk, State, locked, pare
 const SECTOR_BYTES: u64 = 512;
 
 impl SimDisk {
-    /// What a machine finds on the disk after a power cut at this moment: everything that was synced, and of the rest what `seed` says.
+    /// What a machine finds on the disk after a power cut at this moment: everything that was synced, and of
+    /// the rest what `seed` says.
     ///
-    /// Seeds divisible by 4 lose all of the rest, the seeds after them keep all of it, the others keep a random
-    /// subset: of writes also single sectors. Changes of one directory are kept or lost each by itself; a renamed file is
-    /// found under its old name or its new one. The new disk has no faults and no locks, and its count is 0.
+    /// Seeds divisible by 4 lose all of the rest, the seeds after them keep all of it, the others keep a
+    /// random subset: of writes also single sectors. Changes of one directory are kept or lost each by
+    /// itself; a renamed file is found under its old name or its new one. The new disk has no faults and
+    /// no locks, and its count is 0.
     pub fn crash_image(&self, seed: u64) -> SimDisk {
         let state = self.state();
         let mut random = Random::new(seed);
@@ -48,8 +51,9 @@ impl SimDisk {
         SimDisk::with(State { durable_names: names.clone(), names, directories, ..State::default() })
     }
 
-    /// What a new process finds after this one was killed, while the machine went on: everything that was written, of which some
-    /// may still not be durable. The new disk has no faults and no locks, and its count is 0.
+    /// What a new process finds after this one was killed, while the machine went on: everything that was
+    /// written, of which some may still not be durable. The new disk has no faults and no locks, and its
+    /// count is 0.
     pub fn killed_image(&self) -> SimDisk {
         let state = self.state();
         // Each file is copied once, however many tables of names know it.
@@ -135,7 +139,8 @@ impl FileState {
         content
     }
 
-    /// After a sync that failed: what reached the disk did so, and the rest never will, because the system takes it for written.
+    /// After a sync that failed: what reached the disk did so, and the rest never will, because the system
+    /// takes it for written.
     pub(super) fn settle(&mut self, random: &mut Random) {
         self.durable = self.after_crash(random);
         self.pending.clear();

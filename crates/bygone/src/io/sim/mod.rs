@@ -1,8 +1,10 @@
-//! A disk in memory that fails, crashes, and forgets what was not synced: for tests of everything that must survive that.
+//! A disk in memory that fails, crashes, and forgets what was not synced: for tests of everything that must
+//! survive that.
 //!
-//! Owns: what the running program sees, beside it what is durable, and the list of what lies between. Promises: a crash image is
-//! one of the states that [`Disk`]'s contract allows after a power cut, and every such state has a seed (up to torn sectors, which are whole
-//! or old). Faults strike at exactly the counted call that was asked for, so a failing test can be repeated. May call: nothing.
+//! Owns: what the running program sees, beside it what is durable, and the list of what lies between.
+//! Promises: a crash image is one of the states that [`Disk`]'s contract allows after a power cut, and every
+//! such state has a seed (up to torn sectors, which are whole or old). Faults strike at exactly the counted
+//! call that was asked for, so a failing test can be repeated. May call: nothing.
 
 mod content;
 mod crash;
@@ -39,8 +41,9 @@ pub enum Operation {
 
 /// A simulated disk; clones are the same disk.
 ///
-/// Calls that change something are counted from 1: creating (a file, or a directory that did not exist), writing, setting the
-/// length, syncing, renaming, removing, syncing a directory. Reading, opening and locking are not.
+/// Calls that change something are counted from 1: creating (a file, or a directory that did not exist),
+/// writing, setting the length, syncing, renaming, removing, syncing a directory. Reading, opening and
+/// locking are not.
 #[derive(Clone, Default)]
 pub struct SimDisk {
     state: Arc<Mutex<State>>,
@@ -133,13 +136,15 @@ impl SimDisk {
         self.state().crash_at = Some(n);
     }
 
-    /// The `n`-th counted call fails; later ones work again. A write may have been done in part. A sync that fails loses some of
-    /// what it should have made durable: it stays readable here, and no later sync brings it to the disk.
+    /// The `n`-th counted call fails; later ones work again. A write may have been done in part. A sync that
+    /// fails loses some of what it should have made durable: it stays readable here, and no later sync
+    /// brings it to the disk.
     pub fn fail_at(&self, n: u64, kind: ErrorKind) {
         self.state().failures.insert(n, kind);
     }
 
-    /// Every counted call for which `predicate` gives an error fails with it. A rename is asked about with its old name.
+    /// Every counted call for which `predicate` gives an error fails with it. A rename is asked about with
+    /// its old name.
     pub fn fail_matching(
         &self,
         predicate: impl Fn(Operation, &Path) -> Option<ErrorKind> + Send + Sync + 'static,
@@ -155,7 +160,8 @@ impl SimDisk {
         state.predicate = None;
     }
 
-    /// From now on a call that makes all files together longer than `bytes` fails with `StorageFull` and does nothing.
+    /// From now on a call that makes all files together longer than `bytes` fails with `StorageFull` and does
+    /// nothing.
     pub fn set_capacity(&self, bytes: u64) {
         self.state().capacity_bytes = Some(bytes);
     }
@@ -251,7 +257,8 @@ impl State {
 }
 
 impl NameChange {
-    /// A file has one name at any time, also when the change that gave it its present name in `names` was not applied.
+    /// A file has one name at any time, also when the change that gave it its present name in `names` was not
+    /// applied.
     fn apply(&self, names: &mut BTreeMap<PathBuf, FileRef>) {
         match self {
             NameChange::Create { path, file } => {

@@ -1,3 +1,5 @@
+//! Tests of the simulated disk: what it loses, keeps, refuses and counts.
+
 use std::collections::HashSet;
 
 use super::*;

@@ -210,7 +210,8 @@ fn a_cursor_can_go_on_after_an_error() {
     assert_eq!(cursor.key(), Some(&b"key 1"[..]));
 }
 
-/// Changes bytes of a file and gives all checksums the values that fit: what only a bug in a writer, or an enemy, can do.
+/// Changes bytes of a file and gives all checksums the values that fit: what only a bug in a writer, or an
+/// enemy, can do.
 mod forged {
     use super::super::super::format::Footer;
     use super::*;
@@ -280,7 +281,8 @@ mod forged {
         model.insert(1, "a", 1, Some(vec![1; 40_000]));
         model.insert(1, "b", 1, Some(vec![2; 40_000]));
         let (mut bytes, mut meta) = written(&model, 1);
-        // The block ends where the index begins; its records are 2 + 4 + 1 + 16 bytes long and end with the place of the value.
+        // The block ends where the index begins; its records are 2 + 4 + 1 + 16 bytes long and end with the
+        // place of the value.
         let footer: [u8; FOOTER_BYTES] = *bytes.last_chunk().unwrap();
         let end = Footer::decode(&footer, Path::new(PATH), &meta).unwrap().index_offset as usize;
         let (a, b) = bytes[end - 39..end].split_at_mut(23);

@@ -1,4 +1,5 @@
-//! Tests of runs as a whole. Owns: a disk in memory whose bytes tests may damage, and the model that answers are compared with.
+//! Tests of runs as a whole. Owns: a disk in memory whose bytes tests may damage, and the model that answers
+//! are compared with.
 
 mod behaviour;
 mod damage;

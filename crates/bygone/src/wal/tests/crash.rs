@@ -76,7 +76,8 @@ impl Model {
                     wal.prepare_standby()?;
                 }
                 10 => {
-                    // A flush: the log before the new segment is in the database, whether or not it was ever synced.
+                    // A flush: the log before the new segment is in the database, whether or not it was ever
+                    // synced.
                     let id = wal.roll()?;
                     self.flushed_end = self.payloads.len() as u64 + 1;
                     self.durable_end = self.flushed_end;

@@ -1,4 +1,5 @@
-//! Figures from the real disk, for whoever changes the write path: `cargo test --release -- --ignored --nocapture measure`.
+//! Figures from the real disk, for whoever changes the write path: `cargo test --release -- --ignored
+//! --nocapture measure`.
 
 use std::time::Instant;
 

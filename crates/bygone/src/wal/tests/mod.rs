@@ -1,3 +1,5 @@
+//! Tests of the log, one promise each.
+
 mod beside;
 mod crash;
 mod measure;
@@ -421,7 +423,8 @@ fn commits_seen_after_a_failed_sync_are_made_durable_by_recovery() {
         }
         disk.fail_at(disk.operations() + 1, ErrorKind::Other);
         assert!(wal.sync().is_err());
-        // The next process sees the writes in the system's memory; no sync of it would bring them to the disk.
+        // The next process sees the writes in the system's memory; no sync of it would bring them to the
+        // disk.
         let disk = disk.killed_image();
         let (_, found) = read(&disk, FRESH, false).unwrap();
         assert_eq!(read(&disk.crash_image(0), FRESH, true).unwrap().1, found);
@@ -515,7 +518,8 @@ fn a_copy_of_the_log_within_a_value_is_not_taken_for_records() {
     let copy = disk.read_file(&segment_file(1)).unwrap();
     wal.append(3, &[&copy[RECORDS_OFFSET as usize..][..400]]).unwrap();
     wal.sync().unwrap();
-    // Only the last record's header is damaged; what it holds would be evidence that 1 was durable, but not of 3.
+    // Only the last record's header is damaged; what it holds would be evidence that 1 was durable, but not
+    // of 3.
     let offset = wal.writer.lock().unwrap().active.offset - 448;
     disk.flip(&segment_file(1), offset, 1).unwrap();
     let (recovered, found) = read(&disk, FRESH, false).unwrap();
