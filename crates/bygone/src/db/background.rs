@@ -87,7 +87,10 @@ fn standby_loop(engine: &Engine) -> Result<()> {
     loop {
         // A full disk is for the commit to tell that needs the segment; later there may be room again.
         let _ = writer.wal.prepare_standby();
-        engine.backlog.prepare_standby();
+        // Not before the active one is half full: a database that is little written to takes little memory.
+        if engine.present.layers().memtables.first().is_some_and(|active| active.is_half_full()) {
+            engine.backlog.prepare_standby();
+        }
         if engine.standby_signal.wait(TICK) == Woken::Closing || engine.health.is_poisoned() {
             return Ok(());
         }

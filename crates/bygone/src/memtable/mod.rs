@@ -134,6 +134,12 @@ impl Memtable {
         self.memory_bytes() >= self.budget_bytes && !self.is_empty()
     }
 
+    /// Whether half of the budget is used up.
+    #[inline]
+    pub fn is_half_full(&self) -> bool {
+        self.memory_bytes() >= self.budget_bytes / 2 && !self.is_empty()
+    }
+
     /// How many versions were inserted.
     pub fn records(&self) -> usize {
         self.arena.records()

@@ -221,3 +221,70 @@ impl Backlog {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MEMTABLE_BYTES: usize = 64 << 10;
+
+    fn backlog() -> Arc<Backlog> {
+        Arc::new(Backlog::new(Arc::new(Health::default()), MEMTABLE_BYTES))
+    }
+
+    fn frozen() -> Frozen {
+        let memtable = Arc::new(Memtable::new(MEMTABLE_BYTES));
+        Frozen { memtable, last_seq: 0, next_segment: 1, next_snapshot_id: 1, last_time_micros: 0 }
+    }
+
+    fn pressure(backlog: &Backlog) -> f64 {
+        Backlog::pressure(&backlog.lock())
+    }
+
+    #[test]
+    fn pressure_grows_with_whatever_waits_and_goes_again() {
+        let backlog = backlog();
+        let mut last = pressure(&backlog);
+        assert!(last <= 0.0);
+        for _ in 0..FROZEN_MAX {
+            backlog.push(frozen());
+            assert!(pressure(&backlog) >= last);
+            last = pressure(&backlog);
+        }
+        assert!(last >= 1.0, "so many frozen memtables stop writers");
+        (0..FROZEN_MAX).for_each(|_| backlog.pop());
+        let gib = 1 << 30;
+        let steps = [(RUNS_SLOW, 0, 0.0), (RUNS_STOP, 0, 1.0), (1, gib / 2, 0.0), (1, gib, 1.0), (0, 0, 0.0)];
+        for (runs, run_bytes, expected) in steps {
+            backlog.set_runs(runs, run_bytes, gib);
+            assert_eq!(pressure(&backlog).clamp(0.0, 1.0), expected, "{runs} runs of {run_bytes} bytes");
+        }
+    }
+
+    #[test]
+    fn a_stopped_writer_goes_on_when_the_flush_has_caught_up() {
+        let backlog = backlog();
+        (0..FROZEN_MAX).for_each(|_| backlog.push(frozen()));
+        let writer = std::thread::spawn({
+            let backlog = backlog.clone();
+            move || backlog.slow_down(100)
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!writer.is_finished());
+        (0..FROZEN_MAX).for_each(|_| backlog.pop());
+        writer.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_stopped_writer_learns_that_the_database_is_poisoned() {
+        let backlog = backlog();
+        (0..FROZEN_MAX).for_each(|_| backlog.push(frozen()));
+        let writer = std::thread::spawn({
+            let backlog = backlog.clone();
+            move || backlog.slow_down(100)
+        });
+        backlog.health.poison("the flush failed");
+        backlog.wake();
+        assert!(writer.join().unwrap().is_err());
+    }
+}

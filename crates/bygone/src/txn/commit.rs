@@ -80,7 +80,7 @@ pub(crate) struct Committer {
     pub present: Arc<Present>,
     pub backlog: Arc<Backlog>,
     pub wal: Arc<Wal>,
-    /// Raised when a standby, of memtable or log segment, was used up.
+    /// Raised when a log segment was used up, and when the active memtable is half full.
     standby_wanted: Arc<Signal>,
     pub running: Running,
     queue: Mutex<Queue>,
@@ -109,6 +109,8 @@ pub(crate) struct Leader {
     pub(super) recent: RecentCommits,
     /// The log segment that the last group went to.
     segment: u64,
+    /// Whether the active memtable was seen to be half full: then the next one is asked for.
+    half_full: bool,
 }
 
 /// What the next commit gets.
@@ -194,6 +196,7 @@ impl Committer {
                 conflicts: ConflictTable::new(),
                 recent: RecentCommits::default(),
                 segment: 0,
+                half_full: false,
             }),
             publisher: Mutex::default(),
             published: Condvar::new(),
@@ -367,7 +370,9 @@ impl Committer {
         }
         let segment =
             self.wal.append(leader.numbers.next_seq, payloads).map_err(|error| self.log_failed(error))?;
-        if segment != leader.segment {
+        let half_full = !leader.half_full && leader.active.is_half_full();
+        if half_full || segment != leader.segment {
+            leader.half_full |= half_full;
             leader.segment = segment;
             self.standby_wanted.raise();
         }
@@ -394,6 +399,7 @@ impl Committer {
         // Published before any commit in it becomes visible: see `present`.
         self.present.publish(|layers| layers.with_memtable(memtable.clone()));
         let memtable = std::mem::replace(&mut leader.active, memtable);
+        leader.half_full = false;
         self.backlog.push(Frozen {
             memtable,
             last_seq: leader.numbers.next_seq - 1,

@@ -134,14 +134,12 @@ impl Committer {
         &self,
         leader: &Leader,
         name: &str,
-        mut earlier: impl Iterator<Item = &'r Request>,
+        earlier: impl Iterator<Item = &'r Request>,
     ) -> Result<()> {
         let taken = |id| Error::NameTaken { name: name.to_owned(), snapshot: id };
-        let same = |request: &Request| {
-            request.marks.declaration.as_ref().is_some_and(|other| other.name.as_deref() == Some(name))
-        };
-        if earlier.any(same) {
-            return Err(taken(SnapshotId(leader.numbers.next_snapshot_id)));
+        let mut declared = earlier.filter_map(|request| request.marks.declaration.as_ref());
+        if let Some(index) = declared.position(|other| other.name.as_deref() == Some(name)) {
+            return Err(taken(SnapshotId(leader.numbers.next_snapshot_id + index as u64)));
         }
         self.wait_visible(leader.numbers.next_seq - 1)?;
         let row =
