@@ -304,7 +304,7 @@ impl BlockBuilder {
             .map_or(&[], |last| &self.data[last.start as usize..][..usize::from(last.key_bytes)])
     }
 
-    /// Whether another record fits. An empty block takes any.
+    /// Whether another record of the same table fits. An empty block takes any.
     #[inline]
     pub fn has_room(&self, key: &[u8], stored_bytes: usize) -> bool {
         let count = self.records.len() + 1;

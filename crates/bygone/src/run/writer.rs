@@ -102,7 +102,7 @@ impl RunWriter {
         if self.is_new_key(key, head, seq) {
             self.add_key(key);
         }
-        if !self.block.has_room(key.bytes, stored_bytes) || self.separator.table != key.table {
+        if self.separator.table != key.table || !self.block.has_room(key.bytes, stored_bytes) {
             self.cut_block()?;
         }
         if self.block.is_empty() {

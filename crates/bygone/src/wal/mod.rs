@@ -154,7 +154,7 @@ impl Wal {
             settings.segment_bytes >= 2 * RECORDS_OFFSET
                 && settings.segment_bytes.is_multiple_of(RECORDS_OFFSET)
         );
-        let Recovered { next_seq, mut segments, tail, mut spares, .. } = recovered;
+        let Recovered { next_seq, mut segments, tail, standby, mut spares, .. } = recovered;
         let mut keep = Vec::new();
         for spare in spares.drain(..) {
             if spare.len == settings.segment_bytes && keep.len() < settings.spares_max {
@@ -196,7 +196,7 @@ impl Wal {
                 failed: None,
             }),
             making: Mutex::new(()),
-            files: Mutex::new(Files { segments, standby: None, spares: keep }),
+            files: Mutex::new(Files { segments, standby, spares: keep }),
         })
     }
 

@@ -32,8 +32,8 @@
 //!    was torn there.
 //!
 //! Then the log goes on right behind the mark if no record header is found in what is left of the segment,
-//! else in a new one: nothing that was given up can come back when the space before it is filled. An empty
-//! segment behind (a standby) is used up the same way.
+//! else in a new one: nothing that was given up can come back when the space before it is filled. One empty
+//! segment behind it stays its standby; of several the last is gone on in.
 
 use std::path::Path;
 
@@ -77,8 +77,10 @@ pub(crate) struct Recovered {
     pub(super) read_only: bool,
     /// All that are left, oldest first.
     pub(super) segments: Vec<Segment>,
-    /// Where to go on, if that is possible in an existing segment (the last one).
+    /// Where to go on, if that is possible in an existing segment (the last of them).
     pub(super) tail: Option<(File, Segment, u64)>,
+    /// An empty segment behind that one.
+    pub(super) standby: Option<(Segment, File)>,
     /// Segments before the floor.
     pub(super) spares: Vec<Segment>,
 }
@@ -93,6 +95,7 @@ impl Recovered {
             read_only: false,
             segments: Vec::new(),
             tail: None,
+            standby: None,
             spares: Vec::new(),
         }
     }
@@ -450,10 +453,18 @@ impl Replay {
             return Err(Error::corruption(source.file.path(), 0, "the header of this segment is damaged"));
         }
         let torn = !rest_is_clean || self.discard_from < sources.len();
-        let kept = &sources[..self.discard_from];
+        let mut kept = &sources[..self.discard_from];
+        let mut standby = None;
+        // The log goes on where it ended, and the one empty segment behind is the standby that it was: so
+        // opening again and again makes no new segments.
+        if rest_is_clean && kept.len() == self.end.index + 2 {
+            let last = &kept[kept.len() - 1];
+            standby = Some((last.segment, last.file.clone()));
+            kept = &kept[..kept.len() - 1];
+        }
         Ok(Recovered {
             next_seq: wanted,
-            superblock_number: kept
+            superblock_number: sources[..self.discard_from]
                 .iter()
                 .filter_map(|s| Some(s.header?.superblock_number))
                 .max()
@@ -468,6 +479,7 @@ impl Replay {
                 last if rest_is_clean => Some((kept[last].file.clone(), kept[last].segment, self.end.offset)),
                 _ => None,
             },
+            standby,
             ..Recovered::nothing(wanted)
         })
     }

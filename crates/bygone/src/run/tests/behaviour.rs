@@ -85,6 +85,20 @@ fn tables_do_not_see_each_other() {
 }
 
 #[test]
+fn a_table_may_begin_with_the_long_key_that_the_one_before_began_with() {
+    let mut model = Model::default();
+    for table in [1, 2] {
+        model.insert(table, "a".repeat(1000), 1, None);
+        for short in ["b", "c", "d", "e", "f"] {
+            model.insert(table, short, 1, None);
+        }
+    }
+    let run = model.run();
+    assert_eq!(scan(&run, 1, u64::MAX).unwrap().len(), 6);
+    assert_eq!(scan(&run, 2, u64::MAX).unwrap().len(), 6);
+}
+
+#[test]
 fn extreme_sequence_numbers_come_back() {
     let mut model = Model::default();
     for seq in [0, 1, u64::MAX - 1, u64::MAX] {

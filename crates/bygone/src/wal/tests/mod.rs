@@ -109,6 +109,32 @@ fn opening_again_and_again_does_not_grow_the_log() {
 }
 
 #[test]
+fn a_standby_that_was_not_used_is_the_standby_after_opening() {
+    let mut disk = new_disk();
+    let wal = create(&disk);
+    wal.prepare_standby().unwrap();
+    let bytes = disk.bytes();
+    drop(wal);
+    for seq in 1..20 {
+        disk = disk.killed_image();
+        let (wal, found) = reopen(&disk, FRESH);
+        assert_eq!(found, commits(1..seq));
+        assert!(seq == 1 || !wal.prepare_standby().unwrap(), "there is one");
+        append(&wal, seq..seq + 1).unwrap();
+        if seq % 2 == 0 {
+            wal.close().unwrap();
+        }
+    }
+    assert_eq!(disk.bytes(), bytes);
+    let (wal, _) = reopen(&disk, FRESH);
+    assert_eq!(wal.roll().unwrap(), 2, "and rolling goes on in it");
+    append(&wal, 20..22).unwrap();
+    wal.sync().unwrap();
+    let (_, found) = reopen(&disk.crash_image(0), FRESH);
+    assert_eq!(found, commits(1..22));
+}
+
+#[test]
 fn a_record_that_does_not_fit_rolls_and_a_huge_one_gets_its_own_segment() {
     let disk = new_disk();
     let wal = create(&disk);
@@ -341,7 +367,7 @@ fn a_torn_tail_that_was_given_up_never_comes_back() {
 }
 
 #[test]
-fn segments_behind_a_torn_record_are_removed_though_an_empty_one_is_used_up() {
+fn segments_behind_a_torn_record_are_removed_though_an_empty_one_stays() {
     let disk = new_disk();
     let wal = create(&disk);
     append(&wal, 1..2).unwrap();
@@ -352,10 +378,11 @@ fn segments_behind_a_torn_record_are_removed_though_an_empty_one_is_used_up() {
     disk.flip(&segment_file(1), RECORDS_OFFSET + 64, 1).unwrap();
     let (recovered, found) = read(&disk, FRESH, false).unwrap();
     assert_eq!(found, commits(1..2));
-    assert_eq!(recovered.segments.iter().map(|segment| segment.id).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(recovered.segments.iter().map(|segment| segment.id).collect::<Vec<_>>(), [1]);
+    assert_eq!(recovered.standby.as_ref().map(|(segment, _)| segment.id), Some(2));
     assert!(disk.read_file(&segment_file(3)).is_err());
     let wal = Wal::open(Arc::new(disk.clone()), settings(), recovered, 0).unwrap();
-    assert_eq!(append(&wal, 2..3).unwrap(), 2);
+    assert_eq!(append(&wal, 2..3).unwrap(), 1);
     wal.sync().unwrap();
     assert_eq!(read(&disk.crash_image(0), FRESH, false).unwrap().1, commits(1..3));
 }
