@@ -102,7 +102,7 @@ impl Engine {
         // neither may this thread.
         drop(layers);
         let mut rebuild = self.store.rebuild(&base)?;
-        let is_live = |table: u32| table < FIRST_TABLE || live.contains(&table);
+        let is_live = |table: u32| table < FIRST_TABLE || live.binary_search(&table).is_ok();
         for (dropped, _) in base.tables().iter().filter(|(table, _)| !is_live(*table)) {
             rebuild.drop_table(*dropped)?;
         }
@@ -171,7 +171,7 @@ impl Engine {
 }
 
 impl Engine {
-    /// The ids of the tables that exist at the merge's end. Others' records are not carried over: their
+    /// The ids of the tables that exist at the merge's end, ascending. Others' records are not carried over: their
     /// snapshots find them in what is kept of the past.
     fn live_tables(&self, layers: &Layers, to: u64) -> Result<Vec<u32>> {
         let mut live = Vec::new();
@@ -191,6 +191,7 @@ impl Engine {
                 "a row of the catalogue of tables cannot be read",
             ));
         }
+        live.sort_unstable();
         Ok(live)
     }
 
