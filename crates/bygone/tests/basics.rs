@@ -157,3 +157,29 @@ fn closing_in_the_middle_of_flushes_and_merges_loses_nothing() {
     assert_eq!(db.snapshot().range(&table, ..).unwrap().count(), 600_000);
     db.verify().unwrap();
 }
+
+#[test]
+fn verifying_beside_merges_finds_nothing_wrong() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options::new().durability(Durability::Buffered).memtable_bytes(64 << 10);
+    let db = options.open(directory.path()).unwrap();
+    let table = db.table("t").unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0u64.. {
+                if stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    break;
+                }
+                let key = (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48).to_be_bytes();
+                db.put(&table, key, [7; 100]).unwrap();
+            }
+        });
+        let mut verified = Ok(());
+        while verified.is_ok() && db.stats().unwrap().merges < 60 {
+            verified = db.verify().map(|_| ());
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        verified.unwrap();
+    });
+}

@@ -33,6 +33,7 @@ impl PageStore {
         let base = self.open_base(root)?;
         let mut walk = Walk {
             store: self,
+            root: *root,
             seen: vec![0; (self.file_bytes() / PAGE_BYTES as u64).div_ceil(64) as usize],
             records: 0,
             pages: 0,
@@ -48,12 +49,16 @@ impl PageStore {
             verified.records += table.records;
             verified.pages += table.pages;
         }
-        let published = self.publish().superblock.root == *root;
-        if published && !self.is_read_only() {
+        // Held so that no rebuild replaces the space map's pages while they are read: they are few.
+        let publish = self.publish();
+        if publish.superblock.root == *root && !self.is_read_only() {
             let own: Vec<PagePointer> = self.space().own_pages().collect();
             for pointer in &own {
                 self.read_uncached(pointer, &mut [0; PAGE_BYTES])?;
                 walk.reach(pointer)?;
+                if !self.space().is_taken(self, pointer.slot)? {
+                    return Err(self.corruption(pointer, PAGE_IS_FREE));
+                }
             }
             verified.space_pages = own.len() as u64;
         }
@@ -61,8 +66,11 @@ impl PageStore {
     }
 }
 
+const PAGE_IS_FREE: &str = "the space map says that this page is free";
+
 struct Walk<'a> {
     store: &'a Arc<PageStore>,
+    root: BaseRoot,
     /// One bit per slot.
     seen: Vec<u64>,
     records: u64,
@@ -84,15 +92,35 @@ impl Walk<'_> {
 
     fn reach(&mut self, pointer: &PagePointer) -> Result<()> {
         self.pages += 1;
-        let bit = 1 << (pointer.slot % 64);
-        match self.seen.get_mut((pointer.slot / 64) as usize) {
-            Some(word) if *word & bit == 0 => *word |= bit,
-            _ => return Err(self.store.corruption(pointer, "two pointers lead to this page")),
+        let (word, bit) = ((pointer.slot / 64) as usize, 1 << (pointer.slot % 64));
+        if word >= self.seen.len() {
+            // The file has grown since; the page was read, so it lies within.
+            self.seen.resize(word + 1, 0);
         }
-        if !self.store.is_read_only() && !self.store.space().is_taken(self.store, pointer.slot)? {
-            return Err(self.store.corruption(pointer, "the space map says that this page is free"));
+        if self.seen[word] & bit != 0 {
+            return Err(self.store.corruption(pointer, "two pointers lead to this page"));
         }
+        self.seen[word] |= bit;
         Ok(())
+    }
+
+    /// Whether a page of the base is marked as taken, as it must be while the base is published or retained.
+    fn check_taken(&self, pointer: &PagePointer) -> Result<()> {
+        if self.store.is_read_only() || self.store.space().is_taken(self.store, pointer.slot)? {
+            return Ok(());
+        }
+        // Looked at after the map: what is still published was so then. A base that was superseded meanwhile
+        // is kept by whoever holds it, not by the map.
+        let publish = self.store.publish();
+        let needed = publish.superblock.root == self.root
+            || self.root.generation <= publish.superblock.newest_retained;
+        if needed { Err(self.store.corruption(pointer, PAGE_IS_FREE)) } else { Ok(()) }
+    }
+
+    /// Notes a page of the base's trees.
+    fn enter(&mut self, pointer: &PagePointer) -> Result<()> {
+        self.reach(pointer)?;
+        self.check_taken(pointer)
     }
 
     fn tree(&mut self, pointer: &PagePointer, level: u8, lower: &[u8], upper: Option<&[u8]>) -> Result<()> {
@@ -102,7 +130,7 @@ impl Walk<'_> {
         if !page::is(&page, kind, level) {
             return Err(unexpected_level(self.store, pointer));
         }
-        self.reach(pointer)?;
+        self.enter(pointer)?;
         if level == 0 {
             return self.leaf(pointer, &Leaf::new(&page), lower, upper);
         }
@@ -141,7 +169,7 @@ impl Walk<'_> {
                 let mut pointers = Vec::new();
                 large.pages(self.store, &mut |pointer, _| pointers.push(pointer))?;
                 self.overflow_pages += pointers.len() as u64;
-                pointers.iter().try_for_each(|pointer| self.reach(pointer))?;
+                pointers.iter().try_for_each(|pointer| self.enter(pointer))?;
                 large.read_parts(self.store, &mut |_| ())?;
             }
         }
