@@ -105,6 +105,11 @@ fn merge_loop(engine: &Engine) -> Result<()> {
         if woken == Woken::Closing || engine.health.is_poisoned() {
             return Ok(());
         }
+        if woken == Woken::TimedOut {
+            // What a view kept that has ended since the last merge. A file that cannot be cut now stays
+            // longer until the next time.
+            let _ = engine.store.shrink();
+        }
         let seq = engine.present.visible_seq();
         if seq != last_seq {
             (last_seq, last_change) = (seq, Instant::now());
