@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use super::engine::{Counters, Engine, lock};
 use super::keep::{RunsUntilClosed, keep_needed};
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::io::sync_dir;
 use crate::run::{Run, RunMeta, RunWriter, file_name};
 
 /// How many runs of one tier become one run.
@@ -75,7 +76,7 @@ impl Engine {
         let declared = self.writer()?.committer.declared_between(0, newest.max_seq + 1);
         keep_needed(&mut RunsUntilClosed::new(runs, self.closing.clone()), &declared, &mut writer)?;
         let meta = writer.finish(Some(oldest.min_seq..=newest.max_seq))?;
-        self.disk.sync_dir(&directory).map_err(|e| Error::io(&directory, "sync", e))?;
+        sync_dir(&*self.disk, &directory)?;
         Counters::add(&self.counters.flushed_bytes, meta.bytes);
         Ok(meta)
     }

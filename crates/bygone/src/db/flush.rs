@@ -12,7 +12,8 @@ use std::sync::atomic::Ordering;
 
 use super::engine::{Counters, Engine, lock};
 use super::keep::keep_needed;
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::io::sync_dir;
 use crate::limits::RUNS_MAX;
 use crate::run::{Run, RunMeta, RunWriter, file_name};
 use crate::txn::backlog::Frozen;
@@ -71,7 +72,7 @@ impl Engine {
         let declared = self.writer()?.committer.declared_between(0, frozen.last_seq + 1);
         keep_needed(&mut frozen.memtable.versions(), &declared, &mut run)?;
         let meta = run.finish(Some(flushed_seq + 1..=frozen.last_seq))?;
-        self.disk.sync_dir(&directory).map_err(|e| Error::io(&directory, "sync", e))?;
+        sync_dir(&*self.disk, &directory)?;
         Counters::add(&self.counters.flushed_bytes, meta.bytes);
         Ok(meta)
     }

@@ -22,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::history::Interval;
 use crate::history::plan::Plan;
 use crate::history::visibility::Visibility;
+use crate::io::{remove, sync_dir};
 use crate::layer::{Key, Versions};
 use crate::limits::PAGE_BYTES;
 use crate::run::{Run, RunMeta, RunWriter, file_name};
@@ -213,10 +214,10 @@ impl Engine {
         let empty = meta.records == 0;
         if empty {
             let path = directory.join(file_name(meta.id));
-            self.disk.remove(&path).map_err(|e| Error::io(&path, "remove", e))?;
+            remove(&*self.disk, &path)?;
         }
         // For an empty one, too: no superblock will call it unfinished, so it must not come back.
-        self.disk.sync_dir(directory).map_err(|e| Error::io(directory, "sync", e))?;
+        sync_dir(&*self.disk, directory)?;
         if empty {
             return Ok(None);
         }
@@ -229,9 +230,9 @@ impl Engine {
         let directory = self.runs_dir();
         for run in runs {
             let path = directory.join(file_name(run.meta().id));
-            self.disk.remove(&path).map_err(|e| Error::io(&path, "remove", e))?;
+            remove(&*self.disk, &path)?;
         }
-        self.disk.sync_dir(&directory).map_err(|e| Error::io(&directory, "sync", e))
+        sync_dir(&*self.disk, &directory)
     }
 }
 

@@ -19,7 +19,7 @@ use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::health::Health;
 use crate::history::past::Past;
-use crate::io::{Disk, LockOutcome};
+use crate::io::{Disk, LockOutcome, exists, list, remove, sync_dir};
 use crate::layer::HashedKey;
 use crate::memtable::Memtable;
 use crate::run::{self, Run, RunMeta, file_name};
@@ -88,22 +88,6 @@ fn log_settings(path: &Path, database_id: u64, options: &Options) -> wal::Settin
         segment_bytes: options.log_segment_bytes.next_multiple_of(4096),
         spares_max: SPARE_SEGMENTS,
     }
-}
-
-fn exists(disk: &dyn Disk, path: &Path) -> Result<bool> {
-    disk.exists(path).map_err(|e| Error::io(path, "look for", e))
-}
-
-fn list(disk: &dyn Disk, directory: &Path) -> Result<Vec<String>> {
-    disk.list(directory).map_err(|e| Error::io(directory, "list", e))
-}
-
-fn remove(disk: &dyn Disk, path: &Path) -> Result<()> {
-    disk.remove(path).map_err(|e| Error::io(path, "remove", e))
-}
-
-fn sync_dir(disk: &dyn Disk, directory: &Path) -> Result<()> {
-    disk.sync_dir(directory).map_err(|e| Error::io(directory, "sync", e))
 }
 
 /// Makes a directory and those above it, as far as they are missing, and their names durable: without its

@@ -74,6 +74,26 @@ pub trait DiskFile: Send + Sync + Debug {
     fn set_len(&self, len: u64) -> std::io::Result<()>;
 }
 
+/// [`Disk::exists`], with the path in its error.
+pub(crate) fn exists(disk: &dyn Disk, path: &Path) -> Result<bool> {
+    disk.exists(path).map_err(|e| Error::io(path, "look for", e))
+}
+
+/// [`Disk::list`], with the path in its error.
+pub(crate) fn list(disk: &dyn Disk, directory: &Path) -> Result<Vec<String>> {
+    disk.list(directory).map_err(|e| Error::io(directory, "list", e))
+}
+
+/// [`Disk::remove`], with the path in its error.
+pub(crate) fn remove(disk: &dyn Disk, path: &Path) -> Result<()> {
+    disk.remove(path).map_err(|e| Error::io(path, "remove", e))
+}
+
+/// [`Disk::sync_dir`], with the path in its error.
+pub(crate) fn sync_dir(disk: &dyn Disk, directory: &Path) -> Result<()> {
+    disk.sync_dir(directory).map_err(|e| Error::io(directory, "sync", e))
+}
+
 /// An open file that knows its path: what the engine's modules hold.
 #[derive(Clone, Debug)]
 pub(crate) struct File {

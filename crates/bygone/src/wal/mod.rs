@@ -26,7 +26,7 @@ use self::format::{
 };
 use self::segment::Segment;
 use crate::error::{Error, Result};
-use crate::io::{Disk, File};
+use crate::io::{Disk, File, remove};
 
 pub(crate) use self::format::GROUP_COMMITS_MAX;
 pub(crate) use self::recover::{Expectation, Recovered, recover};
@@ -160,7 +160,7 @@ impl Wal {
             if spare.len == settings.segment_bytes && keep.len() < settings.spares_max {
                 keep.push(spare);
             } else {
-                segment::remove(&*disk, &segment_path(&settings.dir, spare.id))?;
+                remove(&*disk, &segment_path(&settings.dir, spare.id))?;
             }
         }
         let (file, segment, offset) = match tail {
@@ -321,7 +321,7 @@ impl Wal {
         lock(&self.writer).unsynced.retain(|(id, _)| *id >= segment_id);
         let mut result = Ok(());
         for segment in removed {
-            result = result.and(segment::remove(&*self.disk, &segment_path(&self.settings.dir, segment.id)));
+            result = result.and(remove(&*self.disk, &segment_path(&self.settings.dir, segment.id)));
         }
         result
     }

@@ -41,9 +41,9 @@ use super::format::{
     ALIGNMENT, Place, RECORD_HEADER_BYTES, RECORD_MAGIC, RECORDS_OFFSET, RecordHeader, SegmentHeader,
     payloads,
 };
-use super::segment::{self, Segment, parse_name, segment_path};
+use super::segment::{Segment, parse_name, segment_path};
 use crate::error::{Error, Result};
-use crate::io::{Disk, File, OpenMode};
+use crate::io::{self, Disk, File, OpenMode, remove, sync_dir};
 
 /// How much is read at once.
 const WINDOW_BYTES: u64 = 1 << 20;
@@ -149,7 +149,7 @@ pub(crate) fn recover(
         return Ok(recovered);
     }
     for name in unfinished {
-        segment::remove(disk, &dir.join(name))?;
+        remove(disk, &dir.join(name))?;
     }
     replay.repair(disk, dir, sources, &mut recovered)?;
     Ok(recovered)
@@ -160,7 +160,7 @@ pub(super) fn clear_unused(disk: &dyn Disk, dir: &Path) -> Result<()> {
     disk.create_dir_all(dir).map_err(|e| Error::io(dir, "create", e))?;
     if let Some(parent) = dir.parent() {
         let parent = if parent == Path::new("") { Path::new(".") } else { parent };
-        disk.sync_dir(parent).map_err(|e| Error::io(parent, "sync", e))?;
+        sync_dir(disk, parent)?;
     }
     let Listing { needed, unfinished, .. } = list(disk, dir, 0)?;
     for id in needed.into_iter().rev() {
@@ -180,10 +180,10 @@ pub(super) fn clear_unused(disk: &dyn Disk, dir: &Path) -> Result<()> {
                 ));
             }
         }
-        segment::remove(disk, &path)?;
+        remove(disk, &path)?;
     }
     for name in unfinished {
-        segment::remove(disk, &dir.join(name))?;
+        remove(disk, &dir.join(name))?;
     }
     Ok(())
 }
@@ -197,7 +197,7 @@ struct Listing {
 }
 
 fn list(disk: &dyn Disk, dir: &Path, floor: u64) -> Result<Listing> {
-    let names = disk.list(dir).map_err(|e| Error::io(dir, "list", e))?;
+    let names = io::list(disk, dir)?;
     let mut ids: Vec<u64> = names.iter().filter_map(|name| parse_name(name)).collect();
     ids.sort_unstable();
     let needed = ids.split_off(ids.partition_point(|id| *id < floor));
@@ -491,7 +491,7 @@ impl Replay {
         mut sources: Vec<Source>,
         recovered: &mut Recovered,
     ) -> Result<()> {
-        disk.sync_dir(dir).map_err(|e| Error::io(dir, "sync", e))?;
+        sync_dir(disk, dir)?;
         for (index, source) in
             sources.iter_mut().enumerate().take(self.end.index + 1).skip(self.unproved.index)
         {
@@ -511,8 +511,8 @@ impl Replay {
             }
         }
         for source in sources[self.discard_from..].iter().rev() {
-            segment::remove(disk, source.file.path())?;
-            disk.sync_dir(dir).map_err(|e| Error::io(dir, "sync", e))?;
+            remove(disk, source.file.path())?;
+            sync_dir(disk, dir)?;
         }
         let end = &sources[self.end.index];
         let room = end.segment.len - self.end.offset >= RECORD_HEADER_BYTES as u64;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::format::{RECORDS_OFFSET, SegmentHeader};
 use crate::error::{Error, Result};
-use crate::io::{Disk, File, OpenMode};
+use crate::io::{Disk, File, OpenMode, exists, remove, sync_dir};
 
 /// How much is written at once when a new segment is filled with zeros.
 const FILL_BYTES: usize = 256 << 10;
@@ -60,7 +60,7 @@ pub(super) fn make(disk: &dyn Disk, dir: &Path, header: SegmentHeader, old: Opti
         file.sync()?;
         drop(file);
         disk.rename(&unnamed, &path).map_err(|e| Error::io(&unnamed, "rename", e))?;
-        disk.sync_dir(dir).map_err(|e| Error::io(dir, "sync", e))?;
+        sync_dir(disk, dir)?;
         // Opened again, so that errors name the file as it is called now.
         File::open(disk, &path, OpenMode::Write)
     })();
@@ -74,7 +74,7 @@ pub(super) fn make(disk: &dyn Disk, dir: &Path, header: SegmentHeader, old: Opti
 }
 
 fn fill(disk: &dyn Disk, path: &Path, len: u64) -> Result<File> {
-    if disk.exists(path).map_err(|e| Error::io(path, "look for", e))? {
+    if exists(disk, path)? {
         remove(disk, path)?;
     }
     let file = File::open(disk, path, OpenMode::Create)?;
@@ -87,10 +87,6 @@ fn fill(disk: &dyn Disk, path: &Path, len: u64) -> Result<File> {
         offset += count;
     }
     Ok(file)
-}
-
-pub(super) fn remove(disk: &dyn Disk, path: &Path) -> Result<()> {
-    disk.remove(path).map_err(|e| Error::io(path, "remove", e))
 }
 
 #[cfg(test)]
