@@ -13,7 +13,8 @@ pub struct Arguments {
     /// What to measure: `kv`.
     pub suite: String,
 
-    /// The engines, in their order; by default all that were built in.
+    /// The engines, in their order, or `all`; by default those that were built in. A peer that was not is built
+    /// now, in a program of its own.
     #[arg(long, value_delimiter = ',')]
     pub engines: Vec<String>,
 

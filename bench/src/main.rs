@@ -12,6 +12,7 @@ mod data;
 mod engines;
 mod machine;
 mod meter;
+mod players;
 mod report;
 mod suites;
 mod turns;

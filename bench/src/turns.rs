@@ -13,13 +13,15 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::arguments::Arguments;
 use crate::context::Measurement;
+use crate::engines;
 use crate::machine::Machine;
+use crate::players;
 use crate::report::{Figures, write_json, write_table};
 use crate::suites;
 
 pub fn conduct(arguments: &Arguments) -> Result<()> {
     let suite = suites::find(&arguments.suite)?;
-    let engines = chosen(&arguments.engines, &(suite.engines)())?;
+    let engines = chosen(&arguments.engines, suite.engines)?;
     let parent = match &arguments.dir {
         Some(dir) => dir.clone(),
         None => std::env::current_dir()?,
@@ -35,12 +37,14 @@ pub fn conduct(arguments: &Arguments) -> Result<()> {
         "sizes": (suite.sizes)(arguments.scale),
         "machine": machine,
     });
+    // All before the first run, so that no run follows on a build.
+    let programs = engines.iter().map(|engine| players::program_for(engine)).collect::<Result<Vec<_>>>()?;
     let mut figures = Figures::default();
     for run in 1..=arguments.runs {
-        for engine in &engines {
+        for (engine, program) in engines.iter().zip(&programs) {
             eprintln!("run {run} of {}: {engine}", arguments.runs);
             let dir = tempfile::Builder::new().prefix("bygone-bench-").tempdir_in(&parent)?;
-            play(arguments, engine, dir.path(), &mut figures)?;
+            play(arguments, engine, program, dir.path(), &mut figures)?;
             dir.close()?;
         }
     }
@@ -53,26 +57,35 @@ pub fn conduct(arguments: &Arguments) -> Result<()> {
     write_table(&mut std::io::stdout().lock(), &rows, &engines)
 }
 
-/// The engines to run: those asked for, or all.
-fn chosen(asked: &[String], built: &[&str]) -> Result<Vec<String>> {
+/// The engines to run: those asked for, all that the suite knows, or those that are built in.
+fn chosen(asked: &[String], known: &[&str]) -> Result<Vec<String>> {
+    let named = |engines: &[&str]| engines.iter().map(|engine| (*engine).to_owned()).collect();
+    if asked == ["all"] {
+        return Ok(named(known));
+    }
     for engine in asked {
         ensure!(
-            built.contains(&engine.as_str()),
-            "no engine {engine} is built in; there are: {}. Peers are features: --features redb,fjall,lmdb",
-            built.join(", ")
+            known.contains(&engine.as_str()),
+            "this suite has no engine {engine}; there are: {}, and `all`",
+            known.join(", ")
         );
     }
     if asked.is_empty() {
-        return Ok(built.iter().map(|engine| (*engine).to_owned()).collect());
+        let built: Vec<_> = known.iter().copied().filter(|engine| engines::is_built_in(engine)).collect();
+        return Ok(named(&built));
     }
     Ok(asked.to_vec())
 }
 
-fn play(arguments: &Arguments, engine: &str, dir: &Path, figures: &mut Figures) -> Result<()> {
-    let mut player = Command::new(std::env::current_exe()?)
-        .args(arguments.for_player(engine, dir))
-        .stdout(Stdio::piped())
-        .spawn()?;
+fn play(
+    arguments: &Arguments,
+    engine: &str,
+    program: &Path,
+    dir: &Path,
+    figures: &mut Figures,
+) -> Result<()> {
+    let mut player =
+        Command::new(program).args(arguments.for_player(engine, dir)).stdout(Stdio::piped()).spawn()?;
     let out = player.stdout.take().context("the player's output is a pipe")?;
     for line in BufReader::new(out).lines() {
         let measurement: Measurement = serde_json::from_str(&line?)?;

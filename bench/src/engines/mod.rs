@@ -98,17 +98,15 @@ pub trait Past {
     fn history_bytes(&self) -> Result<u64>;
 }
 
-/// The names of the engines that are built in; ours first.
-pub fn built_in() -> Vec<&'static str> {
-    vec![
-        "bygone",
-        #[cfg(feature = "redb")]
-        "redb",
-        #[cfg(feature = "fjall")]
-        "fjall",
-        #[cfg(feature = "lmdb")]
-        "lmdb",
-    ]
+/// Whether this program has the engine in it; else one built with the feature of its name has.
+pub fn is_built_in(name: &str) -> bool {
+    match name {
+        "bygone" => true,
+        "redb" => cfg!(feature = "redb"),
+        "fjall" => cfg!(feature = "fjall"),
+        "lmdb" => cfg!(feature = "lmdb"),
+        _ => false,
+    }
 }
 
 /// Opens an engine over an empty or its own directory.

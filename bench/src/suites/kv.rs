@@ -20,7 +20,7 @@ use crate::meter::{Meter, directory_bytes};
 
 pub const SUITE: Suite = Suite {
     name: "kv",
-    engines: engines::built_in,
+    engines: &["bygone", "redb", "fjall", "lmdb"],
     cases: &["load", "get", "scan", "begin", "overwrite", "durable", "as_of", "declare"],
     sizes: |scale| serde_json::to_value(Sizes::of(scale)).unwrap_or_default(),
     run,

@@ -1,0 +1,38 @@
+//! The programs that play an engine: this one, or one built with a peer in it.
+//!
+//! Owns: which program that is, and building it. Promises: each heavy peer is linked into a program of its own,
+//! since the C++ libraries among them have symbols in common; all are built from the source at hand.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::engines;
+
+/// The program that plays this engine. Builds it if need be, which for a library in C++ takes many minutes the
+/// first time.
+pub fn program_for(engine: &str) -> Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    if engines::is_built_in(engine) {
+        return Ok(own);
+    }
+    // The program is in TARGET/release.
+    let target = own.ancestors().nth(2).context("this program is not in a target directory")?;
+    let target = target.join("players").join(engine);
+    eprintln!("building with {engine} in {}", target.display());
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(["build", "--release", "--locked", "--quiet", "--features", engine])
+        .arg("--manifest-path")
+        .arg(&manifest)
+        .arg("--target-dir")
+        .arg(&target)
+        // Standard output is for figures.
+        .stdout(Stdio::null())
+        .status()
+        .context("cargo")?;
+    ensure!(status.success(), "{engine} cannot be built: see above, and what it needs in README.md");
+    let name = own.file_name().context("this program has no name")?;
+    Ok(target.join("release").join(name))
+}
