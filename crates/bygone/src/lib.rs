@@ -46,11 +46,13 @@ mod signal;
 mod snapshot;
 mod sync;
 mod txn;
+mod utc;
 mod value;
 mod wal;
 
 pub use db::{Db, Options, Stats, VerifyReport};
-pub use error::{Error, Result};
+pub use error::{Error, Result, SnapshotDeletion};
+pub use history::retention::Retention;
 pub use history::{SnapshotInfo, SnapshotRef};
 pub use ids::{Seq, SnapshotId};
 pub use snapshot::{Range, Snapshot, Table};

@@ -120,6 +120,7 @@ fn merge_loop(engine: &Engine) -> Result<()> {
         } else {
             engine.consolidate()?;
         }
+        engine.prune_if_wanted()?;
     }
 }
 

@@ -41,6 +41,12 @@ pub(crate) struct Engine {
     pub flushing: Mutex<()>,
     pub merging: Mutex<()>,
     pub merge_signal: Signal,
+    /// Snapshots were deleted since what they kept was last given back.
+    pub prune_wanted: AtomicBool,
+    /// Nobody has looked yet for history runs that a crash left.
+    pub litter_wanted: AtomicBool,
+    /// Why the last pruning came to nothing.
+    pub prune_failure: Mutex<Option<String>>,
     pub standby_signal: Arc<Signal>,
     pub counters: Counters,
     /// Whether somebody waits for the background threads to end.
@@ -98,7 +104,7 @@ impl Engine {
             } else {
                 engine.consolidate()?;
             }
-            Ok(())
+            engine.prune_if_wanted()
         })
     }
 

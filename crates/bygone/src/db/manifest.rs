@@ -9,7 +9,7 @@ use crate::history::plan::Chain;
 use crate::limits::RUNS_MAX;
 use crate::run::RunMeta;
 
-const MANIFEST_VERSION: u16 = 1;
+const MANIFEST_VERSION: u16 = 2;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Manifest {
@@ -36,6 +36,8 @@ pub(crate) struct Manifest {
     /// Bytes of the pages that were superseded while a key frame held them.
     pub retained_bytes: u64,
     pub retained_bases: u64,
+    /// What snapshots kept that were deleted up to this commit was given back.
+    pub pruned_seq: u64,
     /// Newest first.
     pub runs: Vec<RunMeta>,
 }
@@ -66,6 +68,7 @@ impl Manifest {
             self.history_bytes,
             self.retained_bytes,
             self.retained_bases,
+            self.pruned_seq,
         ] {
             out.extend_from_slice(&number.to_le_bytes());
         }
@@ -98,6 +101,7 @@ impl Manifest {
             history_bytes: reader.u64()?,
             retained_bytes: reader.u64()?,
             retained_bases: reader.u64()?,
+            pruned_seq: reader.u64()?,
             chain: Chain::decode(&mut reader)?,
             runs: Vec::new(),
         };

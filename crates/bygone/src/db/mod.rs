@@ -12,6 +12,8 @@ mod manifest;
 mod merge;
 mod open;
 mod options;
+mod prune;
+mod snapshots;
 mod stats;
 
 use std::path::Path;
@@ -24,12 +26,11 @@ pub use options::Options;
 pub use stats::{Stats, VerifyReport};
 
 use crate::error::{Error, Result};
-use crate::history::{SnapshotInfo, SnapshotRef};
-use crate::ids::SnapshotId;
+use crate::history::SnapshotRef;
 use crate::io::Disk;
 use crate::limits::TABLES_MAX;
 use crate::snapshot::{Snapshot, Table};
-use crate::txn::commit::{Committed, Request};
+use crate::txn::commit::{Committed, Durability, Request};
 use crate::txn::record::{Marks, TableChange, check_name};
 use crate::txn::write_set::WriteSet;
 use crate::txn::{Transaction, check_write, hashes};
@@ -154,12 +155,19 @@ impl Db {
         check_write(key, value)?;
         let mut writes = WriteSet::default();
         writes.put(table.id(), key, value);
-        self.commit(writes, vec![table.clone()], Marks::default())?;
+        let durability = self.engine().options.durability;
+        self.commit(writes, vec![table.clone()], Marks::default(), durability)?;
         Ok(())
     }
 
     /// Commits blindly: against no view.
-    fn commit(&self, writes: WriteSet, tables: Vec<Table>, marks: Marks) -> Result<Committed> {
+    fn commit(
+        &self,
+        writes: WriteSet,
+        tables: Vec<Table>,
+        marks: Marks,
+        durability: Durability,
+    ) -> Result<Committed> {
         let engine = self.engine();
         engine.writer()?.committer.commit(Request {
             hashes: hashes(&writes, engine.present.context().hash_seed),
@@ -168,7 +176,7 @@ impl Db {
             tables,
             read: None,
             reads: None,
-            durability: engine.options.durability,
+            durability,
         })
     }
 
@@ -202,8 +210,8 @@ impl Db {
         })?;
         engine.next_table_id.store(next, Ordering::Relaxed);
         let change = TableChange::Create { id, name: name.to_owned() };
-        let marks = Marks { declaration: None, table_change: Some(change) };
-        let committed = self.commit(WriteSet::default(), Vec::new(), marks)?;
+        let marks = Marks { table_change: Some(change), ..Marks::default() };
+        let committed = self.commit(WriteSet::default(), Vec::new(), marks, engine.options.durability)?;
         let database = engine.present.context().tables.database();
         let table = Table::new(database, id, name, committed.seq.into());
         tables.insert(name.to_owned(), table.clone());
@@ -230,8 +238,8 @@ impl Db {
             return Err(Error::TableNotFound { table: name.to_owned() });
         };
         let change = TableChange::Drop { name: name.to_owned() };
-        let marks = Marks { declaration: None, table_change: Some(change) };
-        self.commit(WriteSet::default(), vec![table], marks)?;
+        let marks = Marks { table_change: Some(change), ..Marks::default() };
+        self.commit(WriteSet::default(), vec![table], marks, self.engine().options.durability)?;
         tables.remove(name);
         Ok(())
     }
@@ -242,30 +250,6 @@ impl Db {
     /// `Corruption` or `Io`.
     pub fn tables(&self) -> Result<Vec<String>> {
         self.snapshot().tables()
-    }
-
-    /// Declares a snapshot of the latest commit.
-    ///
-    /// # Errors
-    /// `NameTaken`, `TooLarge`, `InvalidArgument`, `ReadOnly`, `Io`, `Poisoned`.
-    pub fn snapshot_now<'n>(&self, name: impl Into<Option<&'n str>>) -> Result<SnapshotId> {
-        self.begin()?.commit_with_snapshot(name)
-    }
-
-    /// All declared snapshots, by id.
-    ///
-    /// # Errors
-    /// `Corruption` or `Io`.
-    pub fn snapshots(&self) -> Result<Vec<SnapshotInfo>> {
-        self.engine().past.list(&self.snapshot())
-    }
-
-    /// What is known of one declared snapshot.
-    ///
-    /// # Errors
-    /// `SnapshotNotFound`; `Corruption` or `Io`.
-    pub fn snapshot_info(&self, snapshot: impl Into<SnapshotRef>) -> Result<SnapshotInfo> {
-        self.engine().past.find(&self.snapshot(), &snapshot.into())
     }
 
     /// Writes everything that is in memtables to runs, and returns when that is durable.
@@ -284,13 +268,17 @@ impl Db {
         })
     }
 
-    /// Flushes, and merges everything into the base: then reads run at the speed of the plain tree.
+    /// Flushes, merges everything into the base, so that reads run at the speed of the plain tree, and gives
+    /// back what deleted snapshots kept.
     ///
     /// # Errors
     /// `ReadOnly`, `Io`, `Poisoned`; `Corruption` if something that is merged cannot be read.
     pub fn merge(&self) -> Result<()> {
         self.flush()?;
-        self.engine().guarded(|engine| engine.merge_all().map(|_| ()))
+        self.engine().guarded(|engine| {
+            engine.merge_all()?;
+            engine.prune_if_wanted()
+        })
     }
 }
 

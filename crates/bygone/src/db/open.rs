@@ -259,6 +259,7 @@ fn recover(
         Some(Writer { wal, committer: Arc::new(committer) })
     };
     let past = Past::new(disk.clone(), history_dir, store.clone(), cache.clone());
+    let prune_wanted = past.last_deletion(&present.snapshot())? > manifest.pruned_seq;
     let engine = Engine {
         disk,
         path: path.to_owned(),
@@ -275,6 +276,9 @@ fn recover(
         flushing: Mutex::default(),
         merging: Mutex::default(),
         merge_signal: Signal::default(),
+        prune_wanted: prune_wanted.into(),
+        litter_wanted: true.into(),
+        prune_failure: Mutex::default(),
         standby_signal,
         counters: Counters::default(),
         closing: Arc::default(),
