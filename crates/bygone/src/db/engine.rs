@@ -118,9 +118,23 @@ impl Engine {
         self.store.publish_manifest(|| {
             let mut manifest = lock(&self.manifest);
             change(&mut manifest);
+            if let Some(writer) = &self.writer {
+                manifest.durable_end = writer.wal.durable_end();
+            }
             manifest.encode()
         })?;
         self.superblock_written();
+        Ok(())
+    }
+
+    /// Makes everything durable, and lets the superblock say up to where the log must go: so damage to the very
+    /// last commits is noticed, too.
+    pub fn close(&self) -> Result<()> {
+        let Some(writer) = &self.writer else { return Ok(()) };
+        writer.wal.close()?;
+        if lock(&self.manifest).durable_end < writer.wal.durable_end() {
+            self.publish_manifest(|_| ())?;
+        }
         Ok(())
     }
 

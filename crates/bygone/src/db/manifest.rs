@@ -38,6 +38,8 @@ pub(crate) struct Manifest {
     pub retained_bases: u64,
     /// What snapshots kept that were deleted up to this commit was given back.
     pub pruned_seq: u64,
+    /// Commits with smaller numbers were durable: if the log ends before, it is damaged.
+    pub durable_end: u64,
     /// Newest first.
     pub runs: Vec<RunMeta>,
 }
@@ -69,6 +71,7 @@ impl Manifest {
             self.retained_bytes,
             self.retained_bases,
             self.pruned_seq,
+            self.durable_end,
         ] {
             out.extend_from_slice(&number.to_le_bytes());
         }
@@ -102,6 +105,7 @@ impl Manifest {
             retained_bytes: reader.u64()?,
             retained_bases: reader.u64()?,
             pruned_seq: reader.u64()?,
+            durable_end: reader.u64()?,
             chain: Chain::decode(&mut reader)?,
             runs: Vec::new(),
         };

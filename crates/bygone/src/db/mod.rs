@@ -51,11 +51,9 @@ struct Open {
 impl Drop for Open {
     fn drop(&mut self) {
         drop(self.background.take());
-        if let Some(writer) = &self.engine.writer {
-            // What was `Buffered` is made durable by an orderly end, if the disk lets it; nobody is left to
-            // tell if it does not.
-            let _ = writer.wal.close();
-        }
+        // What was `Buffered` is made durable by an orderly end, if the disk lets it; nobody is left to tell if it
+        // does not.
+        let _ = self.engine.close();
     }
 }
 

@@ -186,6 +186,7 @@ fn recover(
         database_id: store.database_id(),
         floor_segment: manifest.wal_floor,
         next_seq: manifest.flushed_seq + 1,
+        durable_end: manifest.durable_end,
     };
     let recovered =
         wal::recover(&*disk, &wal_dir(path), expected, options.read_only, &mut |seq, segment, bytes| {
