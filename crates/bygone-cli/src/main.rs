@@ -6,6 +6,7 @@
 
 mod demo;
 mod failure;
+mod forget;
 mod health;
 mod numbers;
 mod open;
@@ -64,6 +65,12 @@ enum Command {
     Snapshot(snapshots::Declare),
     /// List the declared snapshots
     Snapshots(snapshots::List),
+    /// Delete declared snapshots: those named, or all that a policy does not keep
+    Forget(forget::Forget),
+    /// Keep a snapshot from being deleted until its holder releases it
+    Hold(forget::Hold),
+    /// Let a snapshot go that is held
+    Release(forget::Hold),
     /// Print sizes and counts
     Stats(health::Health),
     /// Read everything and check it
@@ -104,6 +111,9 @@ fn run(command: &Command, out: &mut Output) -> Result<()> {
         Command::Export(args) => transfer::export(args, out),
         Command::Snapshot(args) => snapshots::declare(args, out),
         Command::Snapshots(args) => snapshots::list(args, out),
+        Command::Forget(args) => forget::forget(args, out),
+        Command::Hold(args) => forget::hold(args),
+        Command::Release(args) => forget::release(args),
         Command::Stats(args) => health::stats(args, out),
         Command::Verify(args) => health::verify(args, out),
         Command::DemoLoader(args) => demo::load_and_wait(args, out),

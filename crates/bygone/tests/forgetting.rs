@@ -366,3 +366,23 @@ fn snapshots_come_and_go_beside_readers_and_writers_with_threads() {
     db.verify().unwrap();
     assert_eq!(db.stats().unwrap().prune_failure, None);
 }
+
+#[test]
+fn a_policy_of_the_database_is_applied_in_the_background() {
+    let directory = tempfile::tempdir().unwrap();
+    {
+        let db = Db::open(directory.path()).unwrap();
+        for _ in 0..8 {
+            db.snapshot_now(None).unwrap();
+        }
+    }
+    let refused = Options::new().retention(Retention::new()).open(directory.path());
+    assert!(matches!(refused, Err(Error::InvalidArgument { .. })));
+    let db = Options::new().retention(Retention::new().keep_last(3)).open(directory.path()).unwrap();
+    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    while db.snapshots().unwrap().len() > 3 {
+        assert!(std::time::Instant::now() < deadline, "{} snapshots are left", db.snapshots().unwrap().len());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    db.prune().unwrap();
+}

@@ -5,6 +5,7 @@
 
 mod demo;
 mod errors;
+mod forget;
 mod records;
 mod snapshots;
 mod transfer;

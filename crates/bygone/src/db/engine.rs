@@ -16,9 +16,13 @@ use crate::health::Health;
 use crate::history::past::Past;
 use crate::io::Disk;
 use crate::signal::Signal;
+use crate::snapshot::Table;
 use crate::snapshot::present::Present;
 use crate::txn::backlog::Backlog;
-use crate::txn::commit::Committer;
+use crate::txn::commit::{Committed, Committer, Durability, Request};
+use crate::txn::hashes;
+use crate::txn::record::Marks;
+use crate::txn::write_set::WriteSet;
 use crate::wal::Wal;
 
 pub(crate) struct Engine {
@@ -46,7 +50,7 @@ pub(crate) struct Engine {
     /// Nobody has looked yet for history runs that a crash left.
     pub litter_wanted: AtomicBool,
     /// Why the last pruning came to nothing.
-    pub prune_failure: Mutex<Option<String>>,
+    pub prune_failure: Mutex<Option<Error>>,
     pub standby_signal: Arc<Signal>,
     pub counters: Counters,
     /// Whether somebody waits for the background threads to end.
@@ -80,6 +84,25 @@ impl Counters {
 impl Engine {
     pub fn writer(&self) -> Result<&Writer> {
         self.writer.as_ref().ok_or_else(|| Error::ReadOnly { path: self.path.clone() })
+    }
+
+    /// Commits blindly: against no view.
+    pub fn commit(
+        &self,
+        writes: WriteSet,
+        tables: Vec<Table>,
+        marks: Marks,
+        durability: Durability,
+    ) -> Result<Committed> {
+        self.writer()?.committer.commit(Request {
+            hashes: hashes(&writes, self.present.context().hash_seed),
+            writes,
+            marks,
+            tables,
+            read: None,
+            reads: None,
+            durability,
+        })
     }
 
     /// Does background work. A failure leaves nobody sure what is on the disk, so it poisons the database,

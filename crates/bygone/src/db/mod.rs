@@ -30,10 +30,9 @@ use crate::history::SnapshotRef;
 use crate::io::Disk;
 use crate::limits::TABLES_MAX;
 use crate::snapshot::{Snapshot, Table};
-use crate::txn::commit::{Committed, Durability, Request};
 use crate::txn::record::{Marks, TableChange, check_name};
 use crate::txn::write_set::WriteSet;
-use crate::txn::{Transaction, check_write, hashes};
+use crate::txn::{Transaction, check_write};
 use crate::value::Value;
 
 /// An open database. Cheap to clone; the last clone that is dropped closes it.
@@ -154,28 +153,8 @@ impl Db {
         let mut writes = WriteSet::default();
         writes.put(table.id(), key, value);
         let durability = self.engine().options.durability;
-        self.commit(writes, vec![table.clone()], Marks::default(), durability)?;
+        self.engine().commit(writes, vec![table.clone()], Marks::default(), durability)?;
         Ok(())
-    }
-
-    /// Commits blindly: against no view.
-    fn commit(
-        &self,
-        writes: WriteSet,
-        tables: Vec<Table>,
-        marks: Marks,
-        durability: Durability,
-    ) -> Result<Committed> {
-        let engine = self.engine();
-        engine.writer()?.committer.commit(Request {
-            hashes: hashes(&writes, engine.present.context().hash_seed),
-            writes,
-            marks,
-            tables,
-            read: None,
-            reads: None,
-            durability,
-        })
     }
 
     /// The table of this name; made if there is none.
@@ -209,7 +188,7 @@ impl Db {
         engine.next_table_id.store(next, Ordering::Relaxed);
         let change = TableChange::Create { id, name: name.to_owned() };
         let marks = Marks { table_change: Some(change), ..Marks::default() };
-        let committed = self.commit(WriteSet::default(), Vec::new(), marks, engine.options.durability)?;
+        let committed = engine.commit(WriteSet::default(), Vec::new(), marks, engine.options.durability)?;
         let database = engine.present.context().tables.database();
         let table = Table::new(database, id, name, committed.seq.into());
         tables.insert(name.to_owned(), table.clone());
@@ -231,13 +210,14 @@ impl Db {
     /// # Errors
     /// `TableNotFound`, `ReadOnly`, `Io`, `Poisoned`.
     pub fn drop_table(&self, name: &str) -> Result<()> {
-        let mut tables = self.engine().present.context().tables.lock();
+        let engine = self.engine();
+        let mut tables = engine.present.context().tables.lock();
         let Some(table) = tables.get(name).cloned() else {
             return Err(Error::TableNotFound { table: name.to_owned() });
         };
         let change = TableChange::Drop { name: name.to_owned() };
         let marks = Marks { table_change: Some(change), ..Marks::default() };
-        self.commit(WriteSet::default(), vec![table], marks, self.engine().options.durability)?;
+        engine.commit(WriteSet::default(), vec![table], marks, engine.options.durability)?;
         tables.remove(name);
         Ok(())
     }

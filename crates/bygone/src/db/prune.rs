@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use super::engine::{Engine, lock};
 use super::keep::{Newest, RunsUntilClosed, keep_needed};
 use crate::base::Updates;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::history::Interval;
 use crate::history::plan::Chain as OpenChain;
 use crate::history::prune::{Chain, Fate, Kept, plan};
@@ -47,7 +47,7 @@ impl Engine {
         // Relaxed, here and where it is set: the deletion itself is found through a view taken later.
         while self.prune_wanted.swap(false, Ordering::Relaxed) {
             let outcome = self.remove_history_litter().and_then(|()| self.prune());
-            *lock(&self.prune_failure) = outcome.as_ref().err().map(Error::to_string);
+            *lock(&self.prune_failure) = outcome.as_ref().err().cloned();
             match outcome {
                 Err(error) if self.store.is_poisoned() => return Err(error),
                 _ => {}

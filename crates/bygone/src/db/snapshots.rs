@@ -7,13 +7,14 @@ use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use super::Db;
-use super::engine::Engine;
+use super::engine::{Engine, lock};
 use crate::error::{Error, Result};
 use crate::history::prune::plan;
 use crate::history::retention::Retention;
 use crate::history::{SnapshotInfo, SnapshotRef};
 use crate::ids::SnapshotId;
 use crate::limits::PAGE_BYTES;
+use crate::snapshot::rows::micros;
 use crate::txn::commit::Durability;
 use crate::txn::record::{Doomed, Marks, SnapshotChange, check_name};
 use crate::txn::write_set::WriteSet;
@@ -74,7 +75,7 @@ impl Db {
         let infos = snapshots.into_iter().map(|snapshot| past.find(&now, &snapshot.into()));
         let infos = infos.collect::<Result<Vec<_>>>()?;
         drop(now);
-        self.forget(&infos, String::new())
+        self.engine().forget(&infos, String::new())
     }
 
     /// Makes sure that a snapshot is not deleted before `holder` lets it go. Any number of holders may hold one
@@ -86,7 +87,7 @@ impl Db {
     pub fn hold_snapshot(&self, snapshot: impl Into<SnapshotRef>, holder: &str) -> Result<()> {
         check_name("a holder's name", holder)?;
         let id = self.snapshot_info(snapshot)?.id.0;
-        self.change_snapshots(SnapshotChange::Hold { id, holder: holder.to_owned() })
+        self.engine().change_snapshots(SnapshotChange::Hold { id, holder: holder.to_owned() })
     }
 
     /// Undoes [`hold_snapshot`](Db::hold_snapshot).
@@ -99,7 +100,7 @@ impl Db {
             let reason = format!("snapshot {} is not held by {holder:?}", info.id);
             return Err(Error::InvalidArgument { reason });
         }
-        self.change_snapshots(SnapshotChange::LetGo { id: info.id.0, holder: holder.to_owned() })
+        self.engine().change_snapshots(SnapshotChange::LetGo { id: info.id.0, holder: holder.to_owned() })
     }
 
     /// The snapshots that [`apply_retention`](Db::apply_retention) would delete now, by id.
@@ -107,14 +108,7 @@ impl Db {
     /// # Errors
     /// `InvalidArgument` for a policy without a rule; `Corruption` or `Io`.
     pub fn plan_retention(&self, policy: &Retention) -> Result<Vec<SnapshotInfo>> {
-        policy.check()?;
-        let snapshots = self.snapshots()?;
-        let mut doomed = policy.doomed(&snapshots, SystemTime::now());
-        if let Some(budget) = policy.byte_budget() {
-            doomed.extend(self.engine().over_budget(&snapshots, &doomed, budget)?);
-            doomed.sort_unstable_by_key(|snapshot| snapshot.id);
-        }
-        Ok(doomed)
+        self.engine().plan_retention(policy)
     }
 
     /// Deletes the snapshots that a policy does not keep; answers them, by id. A long list is deleted by several
@@ -122,6 +116,38 @@ impl Db {
     ///
     /// # Errors
     /// As [`plan_retention`](Db::plan_retention); `ReadOnly`, `Io`, `Poisoned`.
+    pub fn apply_retention(&self, policy: &Retention) -> Result<Vec<SnapshotInfo>> {
+        self.engine().apply_retention(policy)
+    }
+
+    /// Gives back what deleted snapshots kept, and returns when that is done. The background does it as well,
+    /// soon after a deletion.
+    ///
+    /// # Errors
+    /// What stood in the way: `Corruption` or `Io`; `ReadOnly`, `Poisoned`. The present is unharmed, and the next
+    /// deletion tries again.
+    pub fn prune(&self) -> Result<()> {
+        let engine = self.engine();
+        engine.writer()?;
+        engine.guarded(Engine::prune_if_wanted)?;
+        // The background may be at it.
+        drop(lock(&engine.merging));
+        lock(&engine.prune_failure).clone().map_or(Ok(()), Err)
+    }
+}
+
+impl Engine {
+    fn plan_retention(&self, policy: &Retention) -> Result<Vec<SnapshotInfo>> {
+        policy.check()?;
+        let snapshots = self.past.list(&self.present.snapshot())?;
+        let mut doomed = policy.doomed(&snapshots, SystemTime::now());
+        if let Some(budget) = policy.byte_budget() {
+            doomed.extend(self.over_budget(&snapshots, &doomed, budget)?);
+            doomed.sort_unstable_by_key(|snapshot| snapshot.id);
+        }
+        Ok(doomed)
+    }
+
     pub fn apply_retention(&self, policy: &Retention) -> Result<Vec<SnapshotInfo>> {
         let mut deleted = Vec::new();
         let mut plans = 0;
@@ -143,7 +169,6 @@ impl Db {
     }
 
     fn forget(&self, infos: &[SnapshotInfo], rule: String) -> Result<()> {
-        let micros = crate::snapshot::rows::micros;
         let doomed =
             |info: &SnapshotInfo| Doomed { id: info.id.0, seq: info.seq.0, time_micros: micros(info.time) };
         let mut snapshots: Vec<_> = infos.iter().map(doomed).collect();
@@ -154,14 +179,13 @@ impl Db {
         }
         let seqs: Vec<u64> = snapshots.iter().map(|doomed| doomed.seq).collect();
         self.change_snapshots(SnapshotChange::Delete { rule, snapshots })?;
-        let engine = self.engine();
-        engine.writer()?.committer.forget_declared(&seqs);
-        engine.prune_wanted.store(true, Ordering::Relaxed);
-        if self.open.background.is_some() {
-            engine.merge_signal.raise();
+        self.writer()?.committer.forget_declared(&seqs);
+        self.prune_wanted.store(true, Ordering::Relaxed);
+        if self.options.background {
+            self.merge_signal.raise();
             return Ok(());
         }
-        engine.guarded(Engine::prune_if_wanted)
+        self.guarded(Engine::prune_if_wanted)
     }
 
     /// Durable when it returns, and when it is visible: see `prune`.
@@ -170,9 +194,7 @@ impl Db {
         self.commit(WriteSet::default(), Vec::new(), marks, Durability::Sync)?;
         Ok(())
     }
-}
 
-impl Engine {
     /// Of the oldest snapshots so many that the past comes down to a budget of bytes, beyond those that are doomed
     /// already.
     fn over_budget(
@@ -182,10 +204,10 @@ impl Engine {
         budget_bytes: u64,
     ) -> Result<Vec<SnapshotInfo>> {
         // Frames and rows must be of one moment.
-        let _merging = super::engine::lock(&self.merging);
+        let _merging = lock(&self.merging);
         let base = self.present.layers().base.clone();
         let used = self.store.space_stats().used_bytes;
-        let run_bytes = super::engine::lock(&self.manifest).history_bytes;
+        let run_bytes = lock(&self.manifest).history_bytes;
         let mut past_bytes = used.saturating_sub(self.base_bytes()) + run_bytes;
         let is_doomed = |info: &SnapshotInfo| doomed.binary_search_by_key(&info.id, |other| other.id).is_ok();
         let intervals = self.past.intervals(&base)?;

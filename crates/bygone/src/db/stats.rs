@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Db;
 use super::engine::lock;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::Seq;
 
 /// Figures about an open database. Sizes are in bytes; counts of written bytes begin when the database is
@@ -127,7 +127,7 @@ impl Db {
                 + count(&counters.merged_bytes)
                 + count(&counters.history_bytes),
             recovered_commits: engine.recovered_commits,
-            prune_failure: lock(&engine.prune_failure).clone(),
+            prune_failure: lock(&engine.prune_failure).as_ref().map(Error::to_string),
             flushes: count(&counters.flushes),
             consolidations: count(&counters.consolidations),
             merges: count(&counters.merges),

@@ -361,7 +361,9 @@ impl Driver {
                 let doomed = self.db.apply_retention(&policy).unwrap();
                 self.db.release_snapshot(id, "test").unwrap();
                 // Two commits, and the policy's if it deleted any.
-                (0..2 + u64::from(!doomed.is_empty())).for_each(|_| drop(self.model.begin_commit()));
+                for _ in 0..2 + u64::from(!doomed.is_empty()) {
+                    self.model.begin_commit();
+                }
                 let doomed: Vec<_> = doomed.iter().map(|info| info.id).collect();
                 assert_eq!(doomed.len(), before.len().saturating_sub(1).saturating_sub(3));
                 assert!(!doomed.contains(&id));
