@@ -33,8 +33,6 @@ pub(crate) struct Manifest {
     pub last_merged_run_bytes: u64,
     pub history_runs: u64,
     pub history_bytes: u64,
-    /// Bytes of the pages that were superseded while a key frame held them.
-    pub retained_bytes: u64,
     pub retained_bases: u64,
     /// What snapshots kept that were deleted up to this commit was given back.
     pub pruned_seq: u64,
@@ -68,7 +66,6 @@ impl Manifest {
             self.last_merged_run_bytes,
             self.history_runs,
             self.history_bytes,
-            self.retained_bytes,
             self.retained_bases,
             self.pruned_seq,
             self.durable_end,
@@ -102,7 +99,6 @@ impl Manifest {
             last_merged_run_bytes: reader.u64()?,
             history_runs: reader.u64()?,
             history_bytes: reader.u64()?,
-            retained_bytes: reader.u64()?,
             retained_bases: reader.u64()?,
             pruned_seq: reader.u64()?,
             durable_end: reader.u64()?,

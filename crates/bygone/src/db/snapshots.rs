@@ -185,7 +185,9 @@ impl Engine {
             self.merge_signal.raise();
             return Ok(());
         }
-        self.guarded(Engine::prune_if_wanted)
+        // The deletion stands, whatever fails now: who writes next is told, if the database is poisoned.
+        let _ = self.guarded(Engine::prune_if_wanted);
+        Ok(())
     }
 
     /// Durable when it returns, and when it is visible: see `prune`.

@@ -1,15 +1,16 @@
 //! A commit as the write-ahead log holds it.
 //!
 //! Owns: the bytes of a commit record, and what a commit does besides writing application records (declaring
-//! a snapshot, deleting or holding some, making or dropping a table). Promises: commit and recovery derive the very same records from
-//! it, because both go through [`system_records`]. May call: `codec`, the system tables' rows.
+//! a snapshot, deleting or holding some, making or dropping a table). Promises: commit and recovery derive the
+//! very same records from it, because both go through [`system_records`]. May call: `codec`, the system
+//! tables' rows.
 //!
 //! Layout: flags (u8), time in microseconds since 1970 (u64), id of the declared snapshot (u64, 0 for none):
 //! fixed in size, because the leader fills them in after the rest was encoded. Then, as the flags say: the
 //! snapshot's name and metadata; the created table's id and name; the dropped table's name; the deletion's
-//! rule, its count of snapshots, and id, number and time of each; the hold's snapshot id and holder. Then the writes:
-//! for each table its id and count, for each write the key's length, the key, the value's length plus one (0
-//! is a deletion), the value. Lengths, ids and counts are varints.
+//! rule, its count of snapshots, and id, number and time of each; the hold's snapshot id and holder. Then the
+//! writes: for each table its id and count, for each write the key's length, the key, the value's length plus
+//! one (0 is a deletion), the value. Lengths, ids and counts are varints.
 
 use super::write_set::WriteSet;
 use crate::codec::{Reader, put_varint};
