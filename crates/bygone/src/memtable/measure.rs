@@ -138,3 +138,17 @@ fn order(memtable: &Memtable, records: u64, seq: u64) {
     assert_eq!(count, memtable.records());
     println!("versions: {:.1} M/s", count as f64 / start.elapsed().as_secs_f64() / 1e6);
 }
+
+#[test]
+#[ignore = "a measurement"]
+fn measure_memtable_preparing_a_standby() {
+    for _ in 0..8 {
+        let start = Instant::now();
+        let mut memtable = Memtable::new(64 << 20);
+        let made = start.elapsed();
+        memtable.touch();
+        let touched = start.elapsed();
+        drop(memtable);
+        println!("made in {made:?}, touched in {touched:?}, gone in {:?}", start.elapsed() - touched);
+    }
+}
