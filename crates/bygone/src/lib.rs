@@ -51,6 +51,7 @@ mod wal;
 
 pub use db::{Db, Options, Stats, VerifyReport};
 pub use error::{Error, Result};
+pub use history::of_key::History;
 pub use history::{SnapshotInfo, SnapshotRef};
 pub use ids::{Seq, SnapshotId};
 pub use snapshot::{Change, Diff, Range, Snapshot, Table};

@@ -135,7 +135,10 @@ impl BaseDiff {
 #[derive(Clone, Copy)]
 enum Head {
     /// Before everything in a page and below it.
-    Subtree { pointer: PagePointer, level: u8 },
+    Subtree {
+        pointer: PagePointer,
+        level: u8,
+    },
     /// At this record of the leaf.
     Record(usize),
     End,

@@ -39,7 +39,7 @@ mod tests;
 
 pub(crate) use diff::BaseDiff;
 pub(crate) use pointer::BaseRoot;
-pub(crate) use rebuild::{Progress, Updates};
+pub(crate) use rebuild::{Progress, Rebuild, Updates};
 pub(crate) use store::PageStore;
 pub(crate) use superblock::MANIFEST_BYTES_MAX;
 pub(crate) use version::BaseVersion;

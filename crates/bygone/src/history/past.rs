@@ -4,7 +4,7 @@
 //! soon as its commit is visible, and for ever after; opening costs a few look-ups, whatever the age and
 //! number of snapshots. May call: snapshot, run, base.
 
-use std::ops::{Bound, ControlFlow};
+use std::ops::{Bound, ControlFlow, Range};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -33,8 +33,13 @@ pub(crate) struct Past {
 }
 
 impl Past {
-    pub fn new(disk: Arc<dyn Disk>, directory: PathBuf, store: Arc<PageStore>, cache: Arc<Cache>) -> Past {
-        Past { disk, directory, store, cache, open: Mutex::default() }
+    pub fn new(
+        disk: Arc<dyn Disk>,
+        directory: PathBuf,
+        store: Arc<PageStore>,
+        cache: Arc<Cache>,
+    ) -> Arc<Past> {
+        Arc::new(Past { disk, directory, store, cache, open: Mutex::default() })
     }
 
     /// A view as of a declared snapshot.
@@ -157,6 +162,21 @@ impl Past {
         }
         open.push((end, layers.clone()));
         Ok(layers)
+    }
+
+    /// The layers through which the declared snapshot of commit `seq` is read, and the numbers of the commits whose
+    /// declared snapshots can be read through the same.
+    pub(super) fn stretch(&self, now: &Arc<Layers>, seq: u64) -> Result<(Arc<Layers>, Range<u64>)> {
+        if seq >= now.base.seq() {
+            return Ok((now.clone(), now.base.seq()..u64::MAX));
+        }
+        let layers = self.layers(now, seq)?;
+        let mut cursor = now.base.cursor(rows::HISTORY);
+        cursor.seek(&(seq + 1).to_be_bytes())?;
+        let end = cursor.key().and_then(rows::decode_id).unwrap_or(seq + 1);
+        // From the key frame on: of a chain's later runs, earlier snapshots see nothing.
+        let start = layers.base.seq();
+        Ok((layers, start..end))
     }
 
     fn opened(&self, end: u64) -> Option<Arc<Layers>> {

@@ -161,7 +161,13 @@ impl Diff {
     fn step(&mut self, direction: Direction) -> Option<Result<Change>> {
         let change = self.next_change(direction).transpose();
         if !matches!(change, Some(Ok(_))) {
-            *self = Diff { views: None, lower: Bound::Unbounded, upper: Bound::Unbounded, front: None, back: None };
+            *self = Diff {
+                views: None,
+                lower: Bound::Unbounded,
+                upper: Bound::Unbounded,
+                front: None,
+                back: None,
+            };
         }
         change
     }

@@ -180,8 +180,13 @@ fn damage_on_the_way_is_an_error() {
     let intact = {
         let fixture = Fixture::open(&disk).unwrap();
         let before = fixture.store.open_base(&before).unwrap();
-        walk(BaseDiff::new((&before, Some(1)), (&fixture.base, Some(1)), Direction::Forward, Bound::Unbounded))
-            .unwrap()
+        walk(BaseDiff::new(
+            (&before, Some(1)),
+            (&fixture.base, Some(1)),
+            Direction::Forward,
+            Bound::Unbounded,
+        ))
+        .unwrap()
     };
     let mut noticed = 0;
     for _ in 0..60 {
@@ -189,7 +194,12 @@ fn damage_on_the_way_is_an_error() {
         file.bytes.lock().unwrap()[at] ^= 1 << random.below(8);
         let compared = Fixture::open(&disk).and_then(|fixture| {
             let before = fixture.store.open_base(&before)?;
-            walk(BaseDiff::new((&before, Some(1)), (&fixture.base, Some(1)), Direction::Forward, Bound::Unbounded))
+            walk(BaseDiff::new(
+                (&before, Some(1)),
+                (&fixture.base, Some(1)),
+                Direction::Forward,
+                Bound::Unbounded,
+            ))
         });
         match compared {
             Ok(found) => assert_eq!(found, intact, "flipped at {at}"),
