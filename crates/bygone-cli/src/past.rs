@@ -104,7 +104,8 @@ fn by_time(db: &Db, text: &str, time: SystemTime) -> Result<SnapshotInfo> {
 
 fn not_understood(text: &str) -> Failure {
     Failure::usage(format!(
-        "{text:?} is not understood: write name:NAME, id:NUMBER, or time:\"2026-05-01 12:00:00\" (UTC, or RFC 3339 with a zone)"
+        "{text:?} is not understood: write name:NAME, id:NUMBER, or time:\"2026-05-01 12:00:00\" \
+         (UTC, or RFC 3339 with a zone)"
     ))
 }
 

@@ -1,8 +1,8 @@
 //! `bygone export`.
 //!
-//! Owns: the writing of CSV and JSON lines, and the way to the engine's own export. Promises: what it writes, `import` reads back to the same table;
-//! what cannot be written so is an error that says what can. May call: `open`, `past`, `row`, `text`,
-//! `output`, `progress`, `failure`.
+//! Owns: the writing of CSV and JSON lines, and the way to the engine's own export. Promises: what it writes as
+//! text, `import` reads back to the same table; what cannot be written so is an error that says what can. May
+//! call: `open`, `past`, `row`, `text`, `output`, `progress`, `failure`.
 
 use std::collections::HashSet;
 use std::fs::{self, File};

@@ -147,7 +147,7 @@ impl Views {
     fn walk(&self, direction: Direction, start: Bound<&[u8]>) -> Result<Walk> {
         Ok(match self.shared_tree() {
             Some(table) => Walk::Recent(Recent::new(self, table, direction, start)?),
-            None => Walk::Apart(Apart::new(self, direction, start)?),
+            None => Walk::Apart(Box::new(Apart::new(self, direction, start)?)),
         })
     }
 }
@@ -216,7 +216,7 @@ impl std::iter::FusedIterator for Diff {}
 
 enum Walk {
     Recent(Recent),
-    Apart(Apart),
+    Apart(Box<Apart>),
 }
 
 /// Moves a cursor to the first key of a walk.

@@ -45,7 +45,8 @@ fn check(before: (&Arc<BaseVersion>, &Records), after: (&Arc<BaseVersion>, &Reco
         expected(before.1, after.1, |_| true),
         "all of it"
     );
-    let cases: [(Direction, Bound<&[u8]>, &dyn Fn(&[u8]) -> bool); 5] = [
+    type Case<'a> = (Direction, Bound<&'a [u8]>, &'a dyn Fn(&[u8]) -> bool);
+    let cases: [Case<'_>; 5] = [
         (Direction::Backward, Bound::Unbounded, &|_| true),
         (Direction::Forward, Bound::Included(&key), &|other| other >= &key[..]),
         (Direction::Forward, Bound::Excluded(&key), &|other| other > &key[..]),

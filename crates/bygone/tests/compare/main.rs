@@ -1,23 +1,19 @@
 //! Comparing snapshots, and the history of a key.
 //!
-//! Owns: a disk that counts what is read. Promises: random histories are compared in all pairs with plain maps,
-//! wherever their records lie; what is read is in proportion to what differs. May call: the support.
+//! Owns: random scenes. Promises: they are compared in all pairs with plain maps, wherever their records lie. May
+//! call: the support.
 
+mod costs;
+mod damage;
+#[path = "../support/mod.rs"]
 mod support;
 
-use std::collections::BTreeMap;
-use std::io;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use bygone::io::{Disk, DiskFile, LockOutcome, OpenMode, SimDisk};
-use bygone::{
-    Change, Db, Diff, Durability, Error, History, Options, Result, Snapshot, SnapshotId, SnapshotRef, Table,
-    Value,
-};
-use support::{PATH, Random, contents, options};
+use bygone::io::SimDisk;
+use bygone::{Change, Db, Diff, Error, History, Result, Snapshot, SnapshotId, SnapshotRef, Table, Value};
+use support::Random;
 
 fn is_owned<T: Send + 'static>() {}
 
@@ -239,7 +235,7 @@ fn scene(seed: u64) -> Scene {
 fn expected(before: &Records, after: &Records, inside: impl Fn(&[u8]) -> bool) -> Vec<Change> {
     let empty = BTreeMap::new();
     let (before, after) = (before.as_ref().unwrap_or(&empty), after.as_ref().unwrap_or(&empty));
-    let keys: std::collections::BTreeSet<&Vec<u8>> = before.keys().chain(after.keys()).collect();
+    let keys: BTreeSet<&Vec<u8>> = before.keys().chain(after.keys()).collect();
     let value = |value: &Vec<u8>| Value::from(value.clone());
     keys.into_iter()
         .filter(|key| inside(key) && before.get(*key) != after.get(*key))
@@ -346,265 +342,6 @@ fn a_key_that_never_was_has_no_history() {
     db.put(&table, "k", "of the present only").unwrap();
     assert_eq!(db.history(&table, "k").unwrap().count(), 0);
     assert_eq!(db.history(&table, "k").unwrap().rev().count(), 0);
-}
-
-/// A disk that counts what is read.
-#[derive(Clone, Debug)]
-struct Counting {
-    disk: SimDisk,
-    reads: Arc<AtomicU64>,
-}
-
-#[derive(Debug)]
-struct CountingFile {
-    file: Arc<dyn DiskFile>,
-    reads: Arc<AtomicU64>,
-}
-
-impl Counting {
-    fn new() -> Counting {
-        Counting { disk: SimDisk::new(), reads: Arc::default() }
-    }
-
-    fn open(&self) -> Db {
-        // Room for the test's own rounds in one memtable.
-        let options = Options::new().memtable_bytes(32 << 20).log_segment_bytes(4 << 20).background(false);
-        options.open_on(Arc::new(self.clone()), PATH).unwrap()
-    }
-
-    /// How often something was read meanwhile.
-    fn count<T>(&self, work: impl FnOnce() -> T) -> (T, u64) {
-        let before = self.reads.load(Ordering::Relaxed);
-        let done = work();
-        (done, self.reads.load(Ordering::Relaxed) - before)
-    }
-}
-
-impl Disk for Counting {
-    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(Arc::new(CountingFile { file: self.disk.open(path, mode)?, reads: self.reads.clone() }))
-    }
-
-    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
-        self.disk.create_dir_all(path)
-    }
-
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        self.disk.list(dir)
-    }
-
-    fn exists(&self, path: &Path) -> io::Result<bool> {
-        self.disk.exists(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.disk.rename(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.disk.remove(path)
-    }
-
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.disk.sync_dir(dir)
-    }
-
-    fn lock(&self, path: &Path, exclusive: bool) -> io::Result<LockOutcome> {
-        self.disk.lock(path, exclusive)
-    }
-}
-
-impl DiskFile for CountingFile {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        self.reads.fetch_add(1, Ordering::Relaxed);
-        self.file.read_at(buffer, offset)
-    }
-
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.file.write_at(bytes, offset)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.file.sync()
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.file.set_len(len)
-    }
-}
-
-const RECORDS: u64 = 100_000;
-
-/// Writes every `distance`-th record anew, and declares a snapshot.
-fn write_round(db: &Db, table: &Table, distance: u64, name: &str) {
-    let mut tx = db.begin().unwrap();
-    tx.set_durability(Durability::Buffered);
-    for number in (0..RECORDS).step_by(distance as usize) {
-        tx.put(table, number.to_be_bytes(), [name.as_bytes(), &[b'.'; 80]].concat()).unwrap();
-    }
-    tx.commit_with_snapshot(name).unwrap();
-}
-
-#[test]
-fn what_comparing_reads_is_in_proportion_to_what_differs() {
-    let disk = Counting::new();
-    let db = disk.open();
-    let table = db.table("t").unwrap();
-    write_round(&db, &table, 1, "all");
-    db.merge().unwrap();
-    write_round(&db, &table, 1000, "a");
-    write_round(&db, &table, 1000, "b");
-    db.merge().unwrap();
-    write_round(&db, &table, 1000, "c");
-    db.merge().unwrap();
-    write_round(&db, &table, 1000, "d");
-    drop((db, table));
-    // All differ in 100 records, on as many of 2,500 pages; the largest run that is read has 200 records.
-    for (a, b) in [("a", "b"), ("a", "c"), ("b", "c"), ("c", "d"), ("a", "d"), ("d", "b"), ("all", "d")] {
-        let db = disk.open();
-        let table = db.open_table("t").unwrap();
-        let (found, reads) = disk.count(|| all(db.diff(a, b, &table)).len());
-        assert_eq!(found, 100, "{a} and {b}");
-        assert!(reads < 700, "{a} and {b}: {reads} reads");
-        drop((db, table));
-    }
-    let db = disk.open();
-    let table = db.open_table("t").unwrap();
-    let now = db.snapshot();
-    let (found, reads) = disk.count(|| all(db.as_of("d").unwrap().diff(&now, &table)).len());
-    assert_eq!(found, 0);
-    assert!(reads < 20, "the newest snapshot and now: {reads} reads");
-}
-
-#[test]
-fn what_a_history_reads_does_not_grow_with_the_number_of_snapshots() {
-    let disk = Counting::new();
-    let db = disk.open();
-    let table = db.table("t").unwrap();
-    let mut reads = Vec::new();
-    for part in 0..3u8 {
-        for number in 0..1000u32 {
-            if number == 500 {
-                db.put(&table, "k", [part]).unwrap();
-            }
-            // Each snapshot is of a commit of its own, which changes another key.
-            let mut tx = db.begin().unwrap();
-            tx.set_durability(Durability::Buffered);
-            tx.put(&table, format!("other-{}", number % 50), [0; 20]).unwrap();
-            tx.commit_with_snapshot(None).unwrap();
-        }
-        db.merge().unwrap();
-        let values = usize::from(part) + 1;
-        assert_eq!(db.history(&table, "k").unwrap().count(), values);
-        let db = {
-            let copy = Counting { disk: disk.disk.killed_image(), reads: disk.reads.clone() };
-            copy.open()
-        };
-        let table = db.open_table("t").unwrap();
-        reads.push(disk.count(|| db.history(&table, "k").unwrap().count()).1);
-    }
-    assert!(reads.iter().all(|reads| *reads < 200), "{reads:?} reads of 1,000, 2,000 and 3,000 snapshots");
-}
-
-/// A database with three differing snapshots in two intervals and some overflow pages.
-fn to_be_damaged() -> (SimDisk, [&'static str; 3]) {
-    let (disk, db, table) = sim();
-    let names = ["a", "b", "c"];
-    for (round, name) in names.into_iter().enumerate() {
-        for number in 0..400u32 {
-            let length = if number % 40 == 0 { 9000 } else { 60 };
-            if number as usize % 3 != round {
-                db.put(&table, format!("key-{number:04}"), vec![round as u8; length]).unwrap();
-            }
-        }
-        db.snapshot_now(name).unwrap();
-        if round > 0 {
-            db.merge().unwrap();
-        }
-    }
-    drop((db, table));
-    (disk.crash_image(1), names)
-}
-
-#[test]
-fn damage_gives_errors_and_never_wrong_data() {
-    let (disk, names) = to_be_damaged();
-    type Histories = Vec<Vec<(SnapshotId, Option<Value>)>>;
-    let read = |disk: &SimDisk| -> Result<(Vec<Vec<Change>>, Histories)> {
-        let db = options().read_only(true).open_on(Arc::new(disk.clone()), PATH)?;
-        let table = db.open_table("t")?;
-        let (mut diffs, mut histories) = (Vec::new(), Vec::new());
-        for (a, b) in [(0, 1), (1, 2), (2, 0)] {
-            diffs.push(db.diff(names[a], names[b], &table)?.collect::<Result<_>>()?);
-            let mut back = db.diff(names[a], names[b], &table)?.rev().collect::<Result<Vec<_>>>()?;
-            back.reverse();
-            diffs.push(back);
-        }
-        for number in (0..400).step_by(7) {
-            histories.push(db.history(&table, format!("key-{number:04}"))?.collect::<Result<_>>()?);
-        }
-        Ok((diffs, histories))
-    };
-    let whole = read(&disk).unwrap();
-    assert!(whole.0.iter().all(|changes| changes.len() > 200) && whole.1.iter().any(|h| h.len() == 2));
-    let mut random = Random(4);
-    let mut noticed = 0;
-    for (path, bytes) in contents(&disk) {
-        for _ in 0..40 {
-            let offset = random.below(bytes.len() as u64);
-            let mask = 1 << random.below(8);
-            disk.flip(&path, offset, mask).unwrap();
-            match read(&disk) {
-                Ok(found) => assert!(found == whole, "{} flipped at {offset}", path.display()),
-                Err(Error::Corruption { path: named, .. }) => {
-                    assert_eq!(named, path);
-                    noticed += 1;
-                }
-                Err(other) => panic!("{} flipped at {offset}: {other}", path.display()),
-            }
-            disk.flip(&path, offset, mask).unwrap();
-        }
-    }
-    assert!(noticed > 20, "{noticed} were noticed");
-    assert!(read(&disk).unwrap() == whole);
-}
-
-#[test]
-fn an_error_is_the_last_item() {
-    let (disk, names) = to_be_damaged();
-    let base: PathBuf = [PATH, "base.pages"].iter().collect();
-    for (page, bytes) in contents(&disk)[&base].chunks(4096).enumerate() {
-        // The table's leaves, not what opening reads.
-        if bytes.windows(5).any(|window| window == b"key-0") {
-            disk.flip(&base, page as u64 * 4096 + 2000, 1).unwrap();
-        }
-    }
-    let db = options().read_only(true).open_on(Arc::new(disk.clone()), PATH).unwrap();
-    let table = db.open_table("t").unwrap();
-    let mut failed = 0;
-    for backward in [false, true] {
-        let mut diff = db.diff(names[0], names[2], &table).unwrap();
-        let mut next = || if backward { diff.next_back() } else { diff.next() };
-        while let Some(item) = next() {
-            if item.is_err() {
-                failed += 1;
-                assert!(next().is_none());
-            }
-        }
-        assert!(diff.next().is_none() && diff.next_back().is_none());
-    }
-    assert_eq!(failed, 2);
-    let mut history = db.history(&table, "key-0000").unwrap();
-    let items: Vec<_> = history.by_ref().collect();
-    assert!(
-        items[..items.len() - 1].iter().all(Result::is_ok) && items[items.len() - 1].is_err(),
-        "{items:?}"
-    );
-    assert!(history.next_back().is_none());
 }
 
 #[test]
