@@ -69,6 +69,11 @@ pub enum Error {
         /// The directory.
         path: PathBuf,
     },
+    /// The directory was to be made, but is there and holds something.
+    NotEmpty {
+        /// The directory.
+        path: PathBuf,
+    },
     /// The database was opened for reading only.
     ReadOnly {
         /// The directory or file.
@@ -165,6 +170,7 @@ impl fmt::Display for Error {
             }
             Error::Locked { path, owner: None } => write!(f, "{} is open in another process", path.display()),
             Error::NotFound { path } => write!(f, "there is no database at {}", path.display()),
+            Error::NotEmpty { path } => write!(f, "{} is there already and is not empty", path.display()),
             Error::ReadOnly { path } => write!(f, "{} is open for reading only", path.display()),
             Error::TooLarge { what, size, limit } => {
                 write!(f, "{what} is too large: {size}, the limit is {limit}")

@@ -55,10 +55,11 @@ mod wal;
 
 pub use db::{Db, Options, Stats, VerifyReport};
 pub use error::{Error, Result, SnapshotDeletion};
+pub use history::of_key::History;
 pub use history::retention::Retention;
 pub use history::{SnapshotInfo, SnapshotRef};
 pub use ids::{Seq, SnapshotId};
-pub use snapshot::{Range, Snapshot, Table};
+pub use snapshot::{Change, Diff, Range, Snapshot, Table};
 pub use txn::{Durability, Transaction, TransactionRange};
 pub use value::Value;
 

@@ -36,7 +36,7 @@ pub(crate) struct Engine {
     /// `None` when the database is open for reading only.
     pub writer: Option<Writer>,
     pub store: Arc<PageStore>,
-    pub past: Past,
+    pub past: Arc<Past>,
     pub manifest: Mutex<Manifest>,
     /// The id that the next table gets. Changed under the lock of the directory of tables.
     pub next_table_id: AtomicU32,

@@ -4,8 +4,10 @@
 //! Promises: the public API. May call: everything.
 
 mod background;
+mod compare;
 mod consolidate;
 mod engine;
+mod export;
 mod flush;
 mod keep;
 mod manifest;

@@ -10,6 +10,8 @@
 //! interval's snapshots see. A snapshot at `s` is then read through the run of its interval, the runs of the
 //! intervals before it back to the nearest key frame, and that key frame, all as of `s`.
 
+mod declared;
+pub(crate) mod of_key;
 pub(crate) mod past;
 pub(crate) mod plan;
 pub(crate) mod prune;

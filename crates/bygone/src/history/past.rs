@@ -5,7 +5,7 @@
 //! number of snapshots. May call: snapshot, run, base.
 
 use std::collections::BTreeMap;
-use std::ops::{Bound, ControlFlow};
+use std::ops::{Bound, ControlFlow, Range};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -28,7 +28,7 @@ const OPEN_MAX: usize = 16;
 /// How often, and after how long, opening a view is tried again while the past is being put together anew. Each
 /// time that is only until the new base is published.
 const RETRIES: u32 = 1000;
-const RETRY_AFTER: Duration = Duration::from_millis(1);
+pub(super) const RETRY_AFTER: Duration = Duration::from_millis(1);
 
 pub(crate) struct Past {
     pub disk: Arc<dyn Disk>,
@@ -40,8 +40,13 @@ pub(crate) struct Past {
 }
 
 impl Past {
-    pub fn new(disk: Arc<dyn Disk>, directory: PathBuf, store: Arc<PageStore>, cache: Arc<Cache>) -> Past {
-        Past { disk, directory, store, cache, open: Mutex::default() }
+    pub fn new(
+        disk: Arc<dyn Disk>,
+        directory: PathBuf,
+        store: Arc<PageStore>,
+        cache: Arc<Cache>,
+    ) -> Arc<Past> {
+        Arc::new(Past { disk, directory, store, cache, open: Mutex::default() })
     }
 
     /// A view as of a declared snapshot.
@@ -52,7 +57,7 @@ impl Past {
             match self.view_at(present, &now, info.seq.0) {
                 // While this thread looked, what is kept may have been put together anew, or the snapshot
                 // deleted: then files that the view of now names are gone.
-                Err(_) if self.store.generation() != now.layers().base.generation() => {
+                Err(_) if self.is_ahead_of(&now) => {
                     std::thread::sleep(RETRY_AFTER);
                 }
                 other => return other,
@@ -61,6 +66,11 @@ impl Past {
         let now = present.snapshot();
         let info = self.find(&now, wanted)?;
         self.view_at(present, &now, info.seq.0)
+    }
+
+    /// Whether another base than that of a view of now is published.
+    pub(super) fn is_ahead_of(&self, now: &Snapshot) -> bool {
+        self.store.generation() != now.layers().base.generation()
     }
 
     fn view_at(&self, present: &Present, now: &Snapshot, seq: u64) -> Result<Snapshot> {
@@ -189,6 +199,21 @@ impl Past {
             open.push((end, layers.clone()));
         }
         Ok(layers)
+    }
+
+    /// The layers through which the declared snapshot of commit `seq` is read, and the numbers of the commits whose
+    /// declared snapshots can be read through the same.
+    pub(super) fn stretch(&self, now: &Arc<Layers>, seq: u64) -> Result<(Arc<Layers>, Range<u64>)> {
+        if seq >= now.base.seq() {
+            return Ok((now.clone(), now.base.seq()..u64::MAX));
+        }
+        let layers = self.layers(now, seq)?;
+        let mut cursor = now.base.cursor(rows::HISTORY);
+        cursor.seek(&(seq + 1).to_be_bytes())?;
+        let end = cursor.key().and_then(rows::decode_id).unwrap_or(seq + 1);
+        // From the key frame on: of a chain's later runs, earlier snapshots see nothing.
+        let start = layers.base.seq();
+        Ok((layers, start..end))
     }
 
     fn opened(&self, end: u64) -> Option<Arc<Layers>> {

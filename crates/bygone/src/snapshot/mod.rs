@@ -8,12 +8,14 @@ mod current;
 mod cursor;
 #[cfg(all(test, not(loom)))]
 mod cursor_tests;
+mod diff;
 pub(crate) mod layers;
 #[cfg(all(test, loom))]
 mod models;
 pub(crate) mod present;
 mod range;
 pub(crate) mod rows;
+mod since;
 mod slots;
 #[cfg(all(test, not(loom)))]
 mod slots_tests;
@@ -23,6 +25,7 @@ use std::fmt;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 
 pub(crate) use cursor::MergeCursor;
+pub use diff::{Change, Diff};
 pub(crate) use layers::{Context, Layers};
 pub use range::Range;
 pub(crate) use range::{Top, owned_bounds};

@@ -35,8 +35,10 @@ struct HeldRange {
 
 pub struct Driver {
     pub random: Random,
-    place: Place,
+    pub place: Place,
     background: bool,
+    /// How many exports there were.
+    pub copies: u64,
     pub db: Db,
     pub model: Model,
     pub handles: Vec<(Table, Handle)>,
@@ -72,6 +74,7 @@ impl Driver {
             db: open(&place, background),
             place,
             background,
+            copies: 0,
             model: Model::default(),
             handles: Vec::new(),
             open: Vec::new(),
@@ -88,7 +91,10 @@ impl Driver {
             250..500 => self.use_transaction(),
             500..560 => self.begin(),
             560..620 => self.end_transaction(),
-            620..680 => self.get_now(),
+            620..650 => self.get_now(),
+            650..664 => self.compare_states(),
+            664..676 => self.history_of_a_key(),
+            676..680 => self.export_a_state(),
             680..705 => self.scan_now(),
             705..775 => self.read_the_past(),
             775..800 => self.snapshot_now(),
