@@ -80,6 +80,11 @@ impl Model {
         Model { states: vec![Arc::default()], declared: Vec::new(), acknowledged: 0, durable: 0 }
     }
 
+    /// The snapshots that are there now, if everything that was tried has come about.
+    pub fn living(&self) -> Vec<&Declared> {
+        self.declared.iter().filter(|declared| declared.lives_at(self.last_seq())).collect()
+    }
+
     /// The number of the last commit that was tried.
     pub fn last_seq(&self) -> u64 {
         self.states.len() as u64 - 1
