@@ -7,6 +7,7 @@
 mod compare;
 mod demo;
 mod failure;
+mod forget;
 mod health;
 mod numbers;
 mod open;
@@ -66,6 +67,12 @@ enum Command {
     Snapshot(snapshots::Declare),
     /// List the declared snapshots
     Snapshots(snapshots::List),
+    /// Delete declared snapshots: those named, or all that a policy does not keep
+    Forget(forget::Forget),
+    /// Keep a snapshot from being deleted until its holder releases it
+    Hold(forget::Hold),
+    /// Let a snapshot go that is held
+    Release(forget::Hold),
     /// Print what differs between two snapshots, or a snapshot and now
     Diff(compare::Diff),
     /// Print the values that a key has had, and since which snapshot
@@ -110,6 +117,9 @@ fn run(command: &Command, out: &mut Output) -> Result<()> {
         Command::Export(args) => transfer::export(args, out),
         Command::Snapshot(args) => snapshots::declare(args, out),
         Command::Snapshots(args) => snapshots::list(args, out),
+        Command::Forget(args) => forget::forget(args, out),
+        Command::Hold(args) => forget::hold(args),
+        Command::Release(args) => forget::release(args),
         Command::Diff(args) => compare::diff(args, out),
         Command::History(args) => compare::history(args, out),
         Command::Stats(args) => health::stats(args, out),

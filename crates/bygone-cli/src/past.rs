@@ -57,7 +57,7 @@ pub fn view(db: &Db, text: &str) -> Result<Snapshot> {
 }
 
 /// The declared snapshot that `text` means.
-fn find(db: &Db, text: &str) -> Result<SnapshotInfo> {
+pub fn find(db: &Db, text: &str) -> Result<SnapshotInfo> {
     if let Some(name) = text.strip_prefix("name:") {
         return Ok(db.snapshot_info(name)?);
     }
@@ -69,7 +69,7 @@ fn find(db: &Db, text: &str) -> Result<SnapshotInfo> {
         return by_time(db, text, parse_time(time, Timestamp::now()).ok_or_else(|| not_understood(text))?);
     }
     match db.snapshot_info(text) {
-        Err(Error::SnapshotNotFound { .. }) => {}
+        Err(Error::SnapshotNotFound { deleted: None, .. }) => {}
         found => return Ok(found?),
     }
     if let Ok(id) = text.parse() {
@@ -86,7 +86,7 @@ fn find(db: &Db, text: &str) -> Result<SnapshotInfo> {
 
 fn by_id(db: &Db, id: u64) -> Result<SnapshotInfo> {
     match db.snapshot_info(SnapshotId::from(id)) {
-        Err(Error::SnapshotNotFound { .. }) => Err(Failure::No(format!(
+        Err(Error::SnapshotNotFound { deleted: None, .. }) => Err(Failure::No(format!(
             "no snapshot has the id {id} or is named so; `bygone snapshots DB` lists what there is"
         ))),
         found => Ok(found?),

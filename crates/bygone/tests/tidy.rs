@@ -26,13 +26,13 @@ const PANICS: [&str; 3] = [".unwrap()", ".lock().expect(", ".write().expect("];
 /// below its own; modules of one group never call each other, but for those in the first, which are words
 /// rather than parts.
 const GROUPS: [&[&str]; 8] = [
-    &["limits", "error", "ids", "value", "codec", "layer", "sync", "health", "signal", "cache"],
+    &["limits", "error", "ids", "value", "codec", "layer", "sync", "health", "signal", "utc", "cache"],
     &["io"],
     &["wal", "memtable", "run", "base"],
     &["snapshot"],
     &["history"],
     &["txn"],
-    &["db"],
+    &["db", "internals"],
     &["lib"],
 ];
 

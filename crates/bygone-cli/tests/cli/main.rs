@@ -6,6 +6,7 @@
 mod compare;
 mod demo;
 mod errors;
+mod forget;
 mod records;
 mod snapshots;
 mod transfer;

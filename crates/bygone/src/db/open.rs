@@ -28,7 +28,7 @@ use crate::snapshot::present::Present;
 use crate::snapshot::rows::{self, FIRST_TABLE, SnapshotRow};
 use crate::snapshot::{Context, Layers, Table, TableDirectory};
 use crate::txn::backlog::{Backlog, Frozen};
-use crate::txn::commit::{Committer, Start, insert_system_records};
+use crate::txn::commit::{Committer, Start};
 use crate::txn::record::{self, TableChange};
 use crate::wal::{self, Wal};
 
@@ -193,6 +193,7 @@ fn recover(
         database_id: store.database_id(),
         floor_segment: manifest.wal_floor,
         next_seq: manifest.flushed_seq + 1,
+        durable_end: manifest.durable_end,
     };
     let recovered =
         wal::recover(&*disk, &wal_dir(path), expected, options.read_only, &mut |seq, segment, bytes| {
@@ -266,6 +267,7 @@ fn recover(
         Some(Writer { wal, committer: Arc::new(committer) })
     };
     let past = Past::new(disk.clone(), history_dir, store.clone(), cache.clone());
+    let prune_wanted = past.last_deletion(&present.snapshot())? > manifest.pruned_seq;
     let engine = Engine {
         disk,
         path: path.to_owned(),
@@ -282,6 +284,9 @@ fn recover(
         flushing: Mutex::default(),
         merging: Mutex::default(),
         merge_signal: Signal::default(),
+        prune_wanted: prune_wanted.into(),
+        litter_wanted: true.into(),
+        prune_failure: Mutex::default(),
         standby_signal,
         counters: Counters::default(),
         closing: Arc::default(),
@@ -340,7 +345,7 @@ impl Replay {
         let records =
             commit.writes.iter().map(|(key, value)| (HashedKey::new(key.table, key.bytes, seed), *value));
         self.active.insert_batch(seq, records);
-        insert_system_records(&self.active, &commit.marks, commit.place, seed);
+        record::insert_system_records(&self.active, &commit.marks, commit.place, seed);
         self.last_seq = seq;
         self.last_time_micros = commit.place.time_micros;
         if let Some(TableChange::Create { id, .. }) = commit.marks.table_change {

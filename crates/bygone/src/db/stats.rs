@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Db;
 use super::engine::lock;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::Seq;
 
 /// Figures about an open database. Sizes are in bytes; counts of written bytes begin when the database is
@@ -57,6 +57,8 @@ pub struct Stats {
     pub written_bytes: u64,
     /// Commits that opening found in the log.
     pub recovered_commits: u64,
+    /// Why what deleted snapshots kept could not be given back; nothing if it could.
+    pub prune_failure: Option<String>,
     /// How often a memtable became a run.
     pub flushes: u64,
     /// How often several runs became one.
@@ -100,7 +102,7 @@ impl Db {
         Ok(Stats {
             seq: now.seq(),
             tables: engine.present.context().tables.lock().len() as u64,
-            snapshots: engine.past.count(&now)?,
+            snapshots: engine.past.living(&now)?.len() as u64,
             memtable_bytes: layers.memtables.iter().map(|memtable| memtable.memory_bytes() as u64).sum(),
             frozen_memtables: layers.memtables.len() as u64 - 1,
             runs: manifest.runs.len() as u64,
@@ -125,6 +127,7 @@ impl Db {
                 + count(&counters.merged_bytes)
                 + count(&counters.history_bytes),
             recovered_commits: engine.recovered_commits,
+            prune_failure: lock(&engine.prune_failure).as_ref().map(Error::to_string),
             flushes: count(&counters.flushes),
             consolidations: count(&counters.consolidations),
             merges: count(&counters.merges),

@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::declared::{Declared, Place};
-use super::past::Past;
+use super::past::{Past, RETRY_AFTER};
 use crate::error::{Error, Result};
 use crate::ids::SnapshotId;
 use crate::layer::HashedKey;
@@ -133,6 +133,8 @@ impl Source {
             match opened {
                 Ok((layers, seqs)) => return Ok(Some(Stretch { layers, seqs })),
                 Err(_) if changed => {}
+                // Another base is on its way to being the present's.
+                Err(_) if self.past.is_ahead_of(self.list.now()) => std::thread::sleep(RETRY_AFTER),
                 Err(error) => return Err(error),
             }
         }
