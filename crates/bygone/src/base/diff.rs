@@ -87,15 +87,17 @@ impl BaseDiff {
                         after.enter()?;
                     }
                 }
-                (Head::Record(a), Head::Record(b)) => match before.in_order(before.key.cmp(&after.key)) {
-                    Ordering::Less => break At::Before,
-                    Ordering::Greater => break At::After,
-                    Ordering::Equal if before.stored(a) == after.stored(b) => {
-                        before.pass_record();
-                        after.pass_record();
+                (Head::Record(a), Head::Record(b)) => {
+                    match in_order(before.direction, before.key.cmp(&after.key)) {
+                        Ordering::Less => break At::Before,
+                        Ordering::Greater => break At::After,
+                        Ordering::Equal if before.stored(a) == after.stored(b) => {
+                            before.pass_record();
+                            after.pass_record();
+                        }
+                        Ordering::Equal => break At::Both,
                     }
-                    Ordering::Equal => break At::Both,
-                },
+                }
             }
         };
         Ok(self.at != At::Nowhere)
@@ -132,6 +134,14 @@ impl BaseDiff {
     }
 }
 
+/// Orders as a walk goes.
+fn in_order(direction: Direction, order: Ordering) -> Ordering {
+    match direction {
+        Direction::Forward => order,
+        Direction::Backward => order.reverse(),
+    }
+}
+
 #[derive(Clone, Copy)]
 enum Head {
     /// Before everything in a page and below it.
@@ -163,6 +173,9 @@ struct Walk {
     /// Before a subtree, where its keys begin: none is less, or, backward, none is greater or equal. `None`
     /// where there is no such bound.
     bound: Option<Vec<u8>>,
+    /// The separator in the last step's page that is the bound by now. Copied only when it is asked for: most
+    /// subtrees are passed without.
+    separator: Option<usize>,
     /// At a record, its key.
     key: Vec<u8>,
 }
@@ -182,30 +195,31 @@ impl Walk {
             leaf: Box::new([0; PAGE_BYTES]),
             head: root.map_or(Head::End, |root| Head::Subtree { pointer: root.root, level: root.level }),
             bound: None,
+            separator: None,
             key: Vec::new(),
         }
     }
 
-    /// Orders as the walk goes.
-    fn in_order(&self, order: Ordering) -> Ordering {
-        match self.direction {
-            Direction::Forward => order,
-            Direction::Backward => order.reverse(),
+    fn bound(&mut self) -> Option<&[u8]> {
+        if let (Some(separator), Some(step)) = (self.separator.take(), self.steps.last()) {
+            Inner::new(&step.page).separator(separator, self.bound.get_or_insert_default());
         }
+        self.bound.as_deref()
     }
 
     /// Whether the record at hand lies before all of the subtree that the other walk stands before.
-    fn key_lies_before(&self, other: &Walk) -> bool {
-        other.bound.as_ref().is_some_and(|bound| match self.direction {
-            Direction::Forward => self.key < *bound,
-            Direction::Backward => self.key >= *bound,
+    fn key_lies_before(&self, other: &mut Walk) -> bool {
+        other.bound().is_some_and(|bound| match self.direction {
+            Direction::Forward => &self.key[..] < bound,
+            Direction::Backward => &self.key[..] >= bound,
         })
     }
 
     /// Which subtree may begin first. One without a bound may begin anywhere.
-    fn compare_bounds(&self, other: &Walk) -> Ordering {
-        match (&self.bound, &other.bound) {
-            (Some(bound), Some(other)) => self.in_order(bound.cmp(other)),
+    fn compare_bounds(&mut self, other: &mut Walk) -> Ordering {
+        let direction = self.direction;
+        match (self.bound(), other.bound()) {
+            (Some(bound), Some(other)) => in_order(direction, bound.cmp(other)),
             (bound, other) => bound.is_some().cmp(&other.is_some()),
         }
     }
@@ -213,6 +227,8 @@ impl Walk {
     /// Goes from before a subtree to before its first part.
     fn enter(&mut self) -> Result<()> {
         let Head::Subtree { pointer, level } = self.head else { return Ok(()) };
+        // The first part begins where the whole does: the separator is out of sight once there is a further step.
+        self.bound();
         let store = self.base.store();
         if level == 0 {
             copy_leaf(store, &pointer, &mut self.leaf)?;
@@ -267,8 +283,8 @@ impl Walk {
             Direction::Forward => step.child.checked_sub(1),
             Direction::Backward => Some(step.child).filter(|child| child + 1 < inner.children()),
         };
-        if let Some(separator) = separator {
-            inner.separator(separator, self.bound.get_or_insert_default());
+        if separator.is_some() {
+            self.separator = separator;
         }
         self.head = Head::Subtree { pointer: inner.child(step.child), level: step.level - 1 };
     }
