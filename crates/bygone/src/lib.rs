@@ -44,6 +44,7 @@ pub mod io;
 mod layer;
 pub mod limits;
 mod memtable;
+mod registry;
 mod run;
 mod signal;
 mod snapshot;

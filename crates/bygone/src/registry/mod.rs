@@ -1,0 +1,19 @@
+//! The readers' registry: who is reading, and what must be kept for them.
+//!
+//! Owns: the slots in which views are noted, the threads' lists of them, and the asymmetric fence. Promises:
+//! beginning and ending a read touch only the thread's own cache lines, with plain stores; nothing grows with
+//! threads, readers held or tables; no limit. Knows nothing of what layers are: that is a type parameter. May
+//! call: `sync`.
+
+mod fence;
+#[cfg(all(test, loom))]
+mod models;
+#[allow(dead_code)] // Watching and expiring long readers comes next.
+mod slot;
+#[cfg(all(test, not(loom)))]
+mod tests;
+#[allow(dead_code)]
+mod threads;
+
+pub(crate) use slot::{Held, Slot};
+pub(crate) use threads::{Contents, Owned, Registry, Stack, pin_again, unpin};
