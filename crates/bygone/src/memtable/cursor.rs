@@ -6,7 +6,7 @@
 use std::cmp::Ordering;
 
 use super::entry::{NodeRef, VersionRef};
-use super::vectors::View;
+use super::vectors::{TableRange, View};
 use crate::error::Result;
 use crate::layer::{Key, LayerCursor, VersionCursor, Versions};
 use crate::sync::Arc;
@@ -20,58 +20,88 @@ enum Direction {
     Backward,
 }
 
-/// A cut through all vectors of a view: what is left of it in each is less than what is right of it in any.
+/// A cut through a table in all vectors of a view: what is left of it in each is less than what is right of it
+/// in any.
 struct Merge {
     view: Arc<View>,
-    cuts: Vec<usize>,
+    lanes: Vec<Lane>,
+    /// Whether the heads of all lanes can be compared with each other.
+    heads_compare: bool,
     leader: Option<Leader>,
 }
 
-/// The vector that led when all were last compared, and the second one. As long as the leader's
-/// nodes come before the second's, the others need not be looked at.
+/// A table's part of one vector.
+struct Lane {
+    vector: usize,
+    range: TableRange,
+    cut: usize,
+}
+
+/// The lane that led when all were last compared, and the second one. As long as the leader's nodes come
+/// before the second's, the others need not be looked at.
 #[derive(Clone, Copy)]
 struct Leader {
     direction: Direction,
-    vector: usize,
+    lane: usize,
     second: Option<usize>,
 }
 
 impl Merge {
-    fn new(view: Arc<View>) -> Merge {
-        let cuts = vec![0; view.vectors().len()];
-        Merge { view, cuts, leader: None }
+    fn new(view: Arc<View>, table: u32) -> Merge {
+        let mut lanes = Vec::with_capacity(view.vectors().len());
+        for (vector, nodes) in view.vectors().iter().enumerate() {
+            if let Some(range) = nodes.range(table) {
+                lanes.push(Lane { vector, range, cut: range.start });
+            }
+        }
+        let heads_compare =
+            lanes.iter().all(|lane: &Lane| lane.range.prefix_bytes == lanes[0].range.prefix_bytes);
+        let merge = Merge { view, lanes, heads_compare, leader: None };
+        merge.view.arena().add_vector_bytes(merge.bytes());
+        merge
+    }
+
+    fn bytes(&self) -> usize {
+        size_of::<MemtableCursor>() + self.lanes.capacity() * size_of::<Lane>()
     }
 
     /// Cuts before the first key that is at least `target`.
-    fn seek(&mut self, target: Key<'_>) {
+    fn seek(&mut self, target: &[u8]) {
         self.leader = None;
-        for (cut, vector) in self.cuts.iter_mut().zip(self.view.vectors()) {
-            *cut = vector.lower_bound(target);
+        for lane in &mut self.lanes {
+            lane.cut = self.view.vectors()[lane.vector].lower_bound(lane.range, target);
         }
     }
 
     fn seek_end(&mut self) {
         self.leader = None;
-        for (cut, vector) in self.cuts.iter_mut().zip(self.view.vectors()) {
-            *cut = vector.len();
+        for lane in &mut self.lanes {
+            lane.cut = lane.range.end;
         }
     }
 
-    /// The node of a vector next to the cut.
+    /// The index of the node of a lane next to the cut.
     #[inline]
-    fn neighbour(&self, vector: usize, direction: Direction) -> Option<NodeRef<'_>> {
-        let index = match direction {
-            Direction::Forward => self.cuts[vector],
-            Direction::Backward => self.cuts[vector].checked_sub(1)?,
-        };
-        self.view.vectors()[vector].node(index)
+    fn neighbour_index(&self, lane: usize, direction: Direction) -> Option<usize> {
+        let Lane { cut, range, .. } = &self.lanes[lane];
+        match direction {
+            Direction::Forward => (*cut < range.end).then_some(*cut),
+            Direction::Backward => (*cut > range.start).then(|| *cut - 1),
+        }
+    }
+
+    /// The node of a lane next to the cut.
+    #[inline]
+    fn neighbour(&self, lane: usize, direction: Direction) -> Option<NodeRef<'_>> {
+        let index = self.neighbour_index(lane, direction)?;
+        self.view.vectors()[self.lanes[lane].vector].node(index)
     }
 
     /// Moves the cut over the neighbour that [`Merge::closest`] named.
     #[inline]
-    fn pass(&mut self, vector: usize, direction: Direction) {
-        let nodes = &self.view.vectors()[vector];
-        let cut = &mut self.cuts[vector];
+    fn pass(&mut self, lane: usize, direction: Direction) {
+        let Lane { vector, cut, .. } = &mut self.lanes[lane];
+        let nodes = &self.view.vectors()[*vector];
         let ahead = match direction {
             Direction::Forward => {
                 *cut += 1;
@@ -87,75 +117,90 @@ impl Merge {
         }
     }
 
-    /// The vector whose neighbour is the closest to the cut in that direction.
+    /// The lane whose neighbour is the closest to the cut in that direction.
     #[inline]
     fn closest(&mut self, direction: Direction) -> Option<usize> {
         if let Some(leader) = self.leader.filter(|leader| leader.direction == direction)
-            && let Some(node) = self.neighbour(leader.vector, direction)
+            && let Some(index) = self.neighbour_index(leader.lane, direction)
             && leader.second.is_none_or(|second| {
-                let second = self.neighbour(second, direction);
-                second.is_none_or(|second| !comes_before(second, node, direction))
+                let other = self.neighbour_index(second, direction);
+                other.is_none_or(|other| !self.comes_before((second, other), (leader.lane, index), direction))
             })
         {
-            return Some(leader.vector);
+            return Some(leader.lane);
         }
         self.compare_all(direction)
     }
 
     fn compare_all(&mut self, direction: Direction) -> Option<usize> {
         self.leader = None;
-        let mut first: Option<(usize, NodeRef<'_>)> = None;
-        let mut second: Option<(usize, NodeRef<'_>)> = None;
-        for vector in 0..self.cuts.len() {
-            let Some(node) = self.neighbour(vector, direction) else { continue };
-            if first.is_none_or(|(_, best)| comes_before(node, best, direction)) {
-                second = first.replace((vector, node));
-            } else if second.is_none_or(|(_, best)| comes_before(node, best, direction)) {
-                second = Some((vector, node));
+        let mut first: Option<(usize, usize)> = None;
+        let mut second: Option<(usize, usize)> = None;
+        for lane in 0..self.lanes.len() {
+            let Some(index) = self.neighbour_index(lane, direction) else { continue };
+            let it = (lane, index);
+            if first.is_none_or(|best| self.comes_before(it, best, direction)) {
+                second = first.replace(it);
+            } else if second.is_none_or(|best| self.comes_before(it, best, direction)) {
+                second = Some(it);
             }
         }
-        let (vector, second) = (first?.0, second.map(|(vector, _)| vector));
-        self.leader = Some(Leader { direction, vector, second });
-        Some(vector)
+        let (lane, second) = (first?.0, second.map(|(lane, _)| lane));
+        self.leader = Some(Leader { direction, lane, second });
+        Some(lane)
+    }
+
+    /// Compares two elements, each given by its lane and index.
+    #[inline]
+    fn comes_before(&self, a: (usize, usize), b: (usize, usize), direction: Direction) -> bool {
+        let vector = |lane: usize| &*self.view.vectors()[self.lanes[lane].vector];
+        let (in_a, in_b) = (vector(a.0), vector(b.0));
+        let mut order = Ordering::Equal;
+        if self.heads_compare {
+            order = in_a.head(a.1).cmp(&in_b.head(b.1));
+        }
+        if order == Ordering::Equal {
+            order =
+                in_a.node(a.1).map(|node| node.key().bytes).cmp(&in_b.node(b.1).map(|node| node.key().bytes));
+        }
+        match direction {
+            Direction::Forward => order == Ordering::Less,
+            Direction::Backward => order == Ordering::Greater,
+        }
     }
 }
 
-#[inline]
-fn comes_before(a: NodeRef<'_>, b: NodeRef<'_>, direction: Direction) -> bool {
-    let order = match direction {
-        Direction::Forward => Ordering::Less,
-        Direction::Backward => Ordering::Greater,
-    };
-    a.key().cmp(&b.key()) == order
+impl Drop for Merge {
+    fn drop(&mut self) {
+        self.view.arena().subtract_vector_bytes(self.bytes());
+    }
 }
 
 /// A cursor over one table as of a sequence number. Owned: it keeps what it reads alive.
 pub(crate) struct MemtableCursor {
     merge: Merge,
-    table: u32,
     seq: u64,
-    /// The vector whose neighbour, forward of the cut, is the record at the cursor; `None` off the end.
+    /// The lane whose neighbour, forward of the cut, is the record at the cursor; `None` off the end.
     at: Option<usize>,
 }
 
 impl MemtableCursor {
     pub(super) fn new(view: Arc<View>, table: u32, seq: u64) -> MemtableCursor {
-        MemtableCursor { merge: Merge::new(view), table, seq, at: None }
+        MemtableCursor { merge: Merge::new(view, table), seq, at: None }
     }
 
     /// Lands on the first visible record forward of the cut.
     #[inline]
     fn land_forward(&mut self) {
         self.at = None;
-        while let Some(vector) = self.merge.closest(Direction::Forward)
-            && let Some(node) = self.merge.neighbour(vector, Direction::Forward)
-            && node.key().table == self.table
+        while let Some(lane) = self.merge.closest(Direction::Forward)
+            && let Some(node) = self.merge.neighbour(lane, Direction::Forward)
         {
             if node.version_at(self.seq).is_some() {
-                self.at = Some(vector);
+                self.at = Some(lane);
                 return;
             }
-            self.merge.pass(vector, Direction::Forward);
+            self.merge.pass(lane, Direction::Forward);
         }
     }
 
@@ -163,14 +208,13 @@ impl MemtableCursor {
     #[inline]
     fn land_backward(&mut self) {
         self.at = None;
-        while let Some(vector) = self.merge.closest(Direction::Backward)
-            && let Some(node) = self.merge.neighbour(vector, Direction::Backward)
-            && node.key().table == self.table
+        while let Some(lane) = self.merge.closest(Direction::Backward)
+            && let Some(node) = self.merge.neighbour(lane, Direction::Backward)
         {
             let visible = node.version_at(self.seq).is_some();
-            self.merge.pass(vector, Direction::Backward);
+            self.merge.pass(lane, Direction::Backward);
             if visible {
-                self.at = Some(vector);
+                self.at = Some(lane);
                 return;
             }
         }
@@ -190,16 +234,15 @@ impl MemtableCursor {
 
 impl LayerCursor for MemtableCursor {
     fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.merge.seek(Key { table: self.table, bytes: key });
+        self.merge.seek(key);
         self.land_forward();
         Ok(())
     }
 
     fn seek_before(&mut self, key: Option<&[u8]>) -> Result<()> {
-        match (key, self.table.checked_add(1)) {
-            (Some(bytes), _) => self.merge.seek(Key { table: self.table, bytes }),
-            (None, Some(table)) => self.merge.seek(Key { table, bytes: &[] }),
-            (None, None) => self.merge.seek_end(),
+        match key {
+            Some(key) => self.merge.seek(key),
+            None => self.merge.seek_end(),
         }
         self.land_backward();
         Ok(())
@@ -207,8 +250,8 @@ impl LayerCursor for MemtableCursor {
 
     #[inline]
     fn next(&mut self) -> Result<()> {
-        if let Some(vector) = self.at {
-            self.merge.pass(vector, Direction::Forward);
+        if let Some(lane) = self.at {
+            self.merge.pass(lane, Direction::Forward);
             self.land_forward();
         }
         Ok(())
@@ -246,41 +289,59 @@ impl VersionCursor for MemtableCursor {
 
 /// All versions of all keys. See [`super::Memtable::versions`].
 pub(crate) struct MemtableVersions {
+    /// Over the table at hand.
     merge: Merge,
-    /// The vector whose neighbour holds the version at hand, and that version's sequence number.
+    table: u32,
+    /// The lane whose neighbour holds the version at hand, and that version's sequence number.
     at: Option<(usize, u64)>,
 }
 
 impl MemtableVersions {
     pub(super) fn new(view: Arc<View>) -> MemtableVersions {
-        MemtableVersions { merge: Merge::new(view), at: None }
+        MemtableVersions { merge: Merge::new(view, 0), table: 0, at: None }
     }
 
     fn node(&self) -> Option<NodeRef<'_>> {
         self.merge.neighbour(self.at?.0, Direction::Forward)
     }
+
+    /// Goes on to the next table that has nodes; `false` if there is none.
+    fn next_table(&mut self) -> bool {
+        let vectors = self.merge.view.vectors().iter();
+        let next = self.table.checked_add(1);
+        let Some(table) = next.and_then(|next| vectors.filter_map(|vector| vector.table_from(next)).min())
+        else {
+            return false;
+        };
+        (self.merge, self.table) = (Merge::new(self.merge.view.clone(), table), table);
+        true
+    }
 }
 
 impl Versions for MemtableVersions {
     fn advance(&mut self) -> Result<bool> {
-        if let Some((vector, seq)) = self.at {
+        if let Some((lane, seq)) = self.at {
             let older = self.node().zip(seq.checked_sub(1)).and_then(|(node, seq)| node.version_at(seq));
             if let Some(older) = older {
-                self.at = Some((vector, older.seq()));
+                self.at = Some((lane, older.seq()));
                 return Ok(true);
             }
-            self.merge.pass(vector, Direction::Forward);
+            self.merge.pass(lane, Direction::Forward);
             self.at = None;
         }
-        while let Some(vector) = self.merge.closest(Direction::Forward) {
-            let node = self.merge.neighbour(vector, Direction::Forward);
-            if let Some(newest) = node.and_then(NodeRef::newest) {
-                self.at = Some((vector, newest.seq()));
-                return Ok(true);
+        loop {
+            while let Some(lane) = self.merge.closest(Direction::Forward) {
+                let node = self.merge.neighbour(lane, Direction::Forward);
+                if let Some(newest) = node.and_then(NodeRef::newest) {
+                    self.at = Some((lane, newest.seq()));
+                    return Ok(true);
+                }
+                self.merge.pass(lane, Direction::Forward);
             }
-            self.merge.pass(vector, Direction::Forward);
+            if !self.next_table() {
+                return Ok(false);
+            }
         }
-        Ok(false)
     }
 
     fn key(&self) -> Key<'_> {
