@@ -118,7 +118,8 @@ struct Source {
 impl Source {
     /// Opens the stretch of a declared snapshot; `None` if it was deleted meanwhile.
     fn stretch(&mut self, place: Place) -> Result<Option<Stretch>> {
-        loop {
+        // The other end may have taken a newer list, which no longer has what this end goes on to.
+        while self.list.at_or_before(place.id)? == Some(place) {
             let opened = self.past.stretch(self.list.now().layers(), place.seq);
             let now = self.present.snapshot();
             let changed = now.layers().base.generation() != self.list.now().layers().base.generation();
@@ -126,18 +127,20 @@ impl Source {
                 // What was opened may be younger than the list, and what could not be opened may be gone for a
                 // good reason.
                 self.list = Declared::new(now);
-                if self.list.at_or_before(place.id)? != Some(place) {
-                    return Ok(None);
-                }
             }
             match opened {
-                Ok((layers, seqs)) => return Ok(Some(Stretch { layers, seqs })),
+                Ok((layers, seqs)) if !changed => return Ok(Some(Stretch { layers, seqs })),
+                Ok((layers, seqs)) => {
+                    let lives = self.list.at_or_before(place.id)? == Some(place);
+                    return Ok(lives.then_some(Stretch { layers, seqs }));
+                }
                 Err(_) if changed => {}
                 // Another base is on its way to being the present's.
                 Err(_) if self.past.is_ahead_of(self.list.now()) => std::thread::sleep(RETRY_AFTER),
                 Err(error) => return Err(error),
             }
         }
+        Ok(None)
     }
 
     /// The table that a snapshot has, and since which commit, as far as these layers tell.

@@ -333,6 +333,92 @@ fn a_history_is_of_the_snapshots_that_were_declared_when_it_began() {
     assert_eq!(db.history(&table, "k").unwrap().count(), 40);
 }
 
+/// Sixty snapshots, each with a value of its own, in stretches of many lengths.
+fn with_sixty_values() -> (SimDisk, Db, Table) {
+    let (disk, db, table) = sim();
+    for round in 1..=60u8 {
+        db.put(&table, "k", [round]).unwrap();
+        assert_eq!(db.snapshot_now(None).unwrap(), SnapshotId::from(u64::from(round)));
+        if round % 7 == 0 || round % 10 == 0 {
+            db.merge().unwrap();
+        }
+    }
+    (disk, db, table)
+}
+
+/// What a history must be while others delete: ids in order, each with its own value, and none left out that
+/// lives.
+fn check_forgotten(found: &[(SnapshotId, Option<Value>)], living: &[u64]) {
+    assert!(found.is_sorted_by_key(|(id, _)| *id), "{found:?}");
+    for (id, value) in found {
+        assert_eq!(value.as_deref(), Some(&[u64::from(*id) as u8][..]), "snapshot {id}");
+    }
+    let found: BTreeSet<u64> = found.iter().map(|(id, _)| u64::from(*id)).collect();
+    assert!(living.iter().all(|id| found.contains(id)), "{found:?} of {living:?}");
+}
+
+#[test]
+fn snapshots_may_be_deleted_while_a_history_goes_on() {
+    for seed in 0..30 {
+        let mut random = Random(seed);
+        let (_disk, db, table) = with_sixty_values();
+        let mut history = db.history(&table, "k").unwrap();
+        let (mut front, mut back) = (Vec::new(), Vec::new());
+        loop {
+            if random.below(8) == 0 {
+                let doomed = db.snapshots().unwrap().into_iter().filter(|_| random.below(3) == 0);
+                let doomed: Vec<SnapshotId> = doomed.map(|info| info.id).collect();
+                db.delete_snapshots(doomed).unwrap();
+                db.merge().unwrap();
+                // Opened by somebody else, they are at hand.
+                for info in db.snapshots().unwrap() {
+                    db.as_of(&info).unwrap();
+                }
+            }
+            let from_back = random.below(2) == 0;
+            match if from_back { history.next_back() } else { history.next() } {
+                None => break,
+                Some(item) if from_back => back.push(item.unwrap()),
+                Some(item) => front.push(item.unwrap()),
+            }
+        }
+        front.extend(back.into_iter().rev());
+        let living: Vec<u64> = db.snapshots().unwrap().iter().map(|info| info.id.into()).collect();
+        check_forgotten(&front, &living);
+        check_forgotten(&db.history(&table, "k").unwrap().collect::<Result<Vec<_>>>().unwrap(), &living);
+    }
+}
+
+#[test]
+fn another_thread_may_delete_and_prune_while_histories_and_comparisons_are_made() {
+    let (_disk, db, table) = with_sixty_values();
+    std::thread::scope(|scope| {
+        let deleting = scope.spawn(|| {
+            let mut random = Random(9);
+            loop {
+                let list = db.snapshots().unwrap();
+                if list.len() < 3 {
+                    return;
+                }
+                // The first and the last stay.
+                let one = &list[1 + random.below(list.len() as u64 - 2) as usize];
+                db.delete_snapshot(one.id).unwrap();
+                db.merge().unwrap();
+            }
+        });
+        while !deleting.is_finished() {
+            let found: Vec<_> = db.history(&table, "k").unwrap().collect::<Result<_>>().unwrap();
+            check_forgotten(&found, &[1, 60]);
+            let found: Vec<_> = db.history(&table, "k").unwrap().rev().collect::<Result<_>>().unwrap();
+            check_forgotten(&found.into_iter().rev().collect::<Vec<_>>(), &[1, 60]);
+            let [first, last] = [1, 60].map(SnapshotId::from);
+            let change = db.diff(first, last, &table).unwrap().next().unwrap().unwrap();
+            assert_eq!((change.before.unwrap(), change.after.unwrap()), ([1][..].into(), [60][..].into()));
+        }
+        deleting.join().unwrap();
+    });
+}
+
 #[test]
 fn a_key_that_never_was_has_no_history() {
     let (_disk, db, table) = sim();
