@@ -10,6 +10,15 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::engines;
 
+/// The peers in C++.
+const CXX_PEERS: &[&str] = &["rocksdb", "speedb"];
+
+/// What the peers' own builds find out on Linux, and their crates' builds leave out, all or in part: checksums by
+/// instructions instead of tables, and what the C library has.
+const CXX_FLAGS: &str = "-msse4.2 -mpclmul -DHAVE_ALIGNED_NEW -DHAVE_UINT128_EXTENSION \
+    -DROCKSDB_AUXV_GETAUXVAL_PRESENT -DROCKSDB_FALLOCATE_PRESENT -DROCKSDB_MALLOC_USABLE_SIZE \
+    -DROCKSDB_PTHREAD_ADAPTIVE_MUTEX -DROCKSDB_RANGESYNC_PRESENT -DROCKSDB_SCHED_GETCPU_PRESENT";
+
 /// The program that plays this engine. Builds it if need be, which for a library in C++ takes many minutes the
 /// first time.
 pub fn program_for(engine: &str) -> Result<PathBuf> {
@@ -22,7 +31,12 @@ pub fn program_for(engine: &str) -> Result<PathBuf> {
     let target = target.join("players").join(engine);
     eprintln!("building with {engine} in {}", target.display());
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
-    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    if CXX_PEERS.contains(&engine) && cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        let own = std::env::var("CXXFLAGS").unwrap_or_default();
+        cargo.env("CXXFLAGS", format!("{own} {CXX_FLAGS}").trim_start());
+    }
+    let status = cargo
         .args(["build", "--release", "--locked", "--quiet", "--features", engine])
         .arg("--manifest-path")
         .arg(&manifest)

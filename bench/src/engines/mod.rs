@@ -105,6 +105,10 @@ pub fn is_built_in(name: &str) -> bool {
         "redb" => cfg!(feature = "redb"),
         "fjall" => cfg!(feature = "fjall"),
         "lmdb" => cfg!(feature = "lmdb"),
+        "rocksdb" => cfg!(feature = "rocksdb"),
+        "speedb" => cfg!(feature = "speedb"),
+        "skiplist" => cfg!(feature = "skiplist"),
+        "art" => cfg!(feature = "art"),
         _ => false,
     }
 }
