@@ -37,6 +37,9 @@ mod error;
 mod health;
 mod history;
 mod ids;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod internals;
 pub mod io;
 mod layer;
 pub mod limits;

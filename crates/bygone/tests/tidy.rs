@@ -32,7 +32,7 @@ const GROUPS: [&[&str]; 8] = [
     &["snapshot"],
     &["history"],
     &["txn"],
-    &["db"],
+    &["db", "internals"],
     &["lib"],
 ];
 
