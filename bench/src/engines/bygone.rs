@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use bygone::{Db, Options, Snapshot, SnapshotId, Table};
 
+use super::snapshots::{Held, Snapshots, Taker};
 use super::{Access, Durability, Engine, Past, Reader, Setup, Written};
 use crate::data::{Key, Record};
 
@@ -165,4 +166,59 @@ fn scan(snapshot: &Snapshot, table: &Table, access: Access) -> Result<u64> {
     }
     ensure!(std::hint::black_box(sum) > 0, "a scan that saw nothing");
     Ok(records)
+}
+
+impl Snapshots for Bygone {
+    fn put(&self, records: &[Record]) -> Result<()> {
+        self.commit(records, Durability::Buffered)
+    }
+
+    fn settle(&self) -> Result<()> {
+        Engine::settle(self)
+    }
+
+    fn taker(&self) -> Result<Box<dyn Taker<'_> + '_>> {
+        Ok(Box::new(Calls(self)))
+    }
+}
+
+/// A snapshot is a call on the database; a thread keeps nothing.
+struct Calls<'e>(&'e Bygone);
+
+impl<'e> Taker<'e> for Calls<'e> {
+    fn pairs(&mut self, count: usize) -> Result<()> {
+        for _ in 0..count {
+            std::hint::black_box(self.0.db.snapshot());
+        }
+        Ok(())
+    }
+
+    fn get_each(&mut self, keys: &[Key]) -> Result<u64> {
+        let Bygone { db, table } = self.0;
+        let mut bytes = 0;
+        for key in keys {
+            bytes += db.snapshot().get_with(table, key, <[u8]>::len)?.unwrap_or(0) as u64;
+        }
+        Ok(bytes)
+    }
+
+    fn read(&mut self, key: &Key) -> Result<Option<Vec<u8>>> {
+        Ok(self.0.db.snapshot().get_with(&self.0.table, key, <[u8]>::to_vec)?)
+    }
+
+    fn take(&mut self, count: usize) -> Result<Box<dyn Held + 'e>> {
+        let snapshots = (0..count).map(|_| self.0.db.snapshot()).collect();
+        Ok(Box::new(HeldSnapshots { snapshots, table: &self.0.table }))
+    }
+}
+
+struct HeldSnapshots<'e> {
+    snapshots: Vec<Snapshot>,
+    table: &'e Table,
+}
+
+impl Held for HeldSnapshots<'_> {
+    fn read(&self, index: usize, key: &Key) -> Result<Option<Vec<u8>>> {
+        Ok(self.snapshots[index].get_with(self.table, key, <[u8]>::to_vec)?)
+    }
 }

@@ -5,12 +5,21 @@
 //! nanoseconds a turn are the engine's own, so that no virtual call is measured with them.
 
 mod bygone;
+#[cfg(feature = "canopydb")]
+mod canopydb;
 #[cfg(feature = "fjall")]
 mod fjall;
 #[cfg(feature = "lmdb")]
 mod lmdb;
+#[cfg(feature = "lmdb")]
+mod lmdb_snapshots;
 #[cfg(feature = "redb")]
 mod redb;
+pub mod snapshots;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+#[cfg(feature = "wiredtiger")]
+mod wiredtiger;
 
 use std::path::Path;
 
@@ -104,7 +113,10 @@ pub fn is_built_in(name: &str) -> bool {
         "bygone" => true,
         "redb" => cfg!(feature = "redb"),
         "fjall" => cfg!(feature = "fjall"),
-        "lmdb" => cfg!(feature = "lmdb"),
+        "lmdb" | "lmdb-renew" => cfg!(feature = "lmdb"),
+        "canopydb" => cfg!(feature = "canopydb"),
+        "sqlite" => cfg!(feature = "sqlite"),
+        "wiredtiger" => cfg!(feature = "wiredtiger"),
         "rocksdb" => cfg!(feature = "rocksdb"),
         "speedb" => cfg!(feature = "speedb"),
         "skiplist" => cfg!(feature = "skiplist"),

@@ -4,6 +4,7 @@
 //! it goes.
 
 mod kv;
+mod snapshots;
 
 use anyhow::{Context as _, Result};
 
@@ -21,7 +22,7 @@ pub struct Suite {
     pub run: fn(&Context) -> Result<()>,
 }
 
-const SUITES: &[Suite] = &[kv::SUITE];
+const SUITES: &[Suite] = &[kv::SUITE, snapshots::SUITE];
 
 pub fn find(name: &str) -> Result<&'static Suite> {
     let names: Vec<_> = SUITES.iter().map(|suite| suite.name).collect();
