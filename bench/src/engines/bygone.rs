@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use bygone::{Db, Options, Snapshot, SnapshotId, Table};
 
+use super::operations::{Direction, Log, Operations, Worker};
 use super::snapshots::{Held, Snapshots, Taker};
 use super::{Access, Durability, Engine, Past, Reader, Setup, Written};
 use crate::data::{Key, Record};
@@ -23,7 +24,12 @@ pub struct Bygone {
 
 impl Bygone {
     pub fn open(dir: &Path, setup: Setup) -> Result<Bygone> {
-        let db = Options::new().cache_bytes(setup.cache_bytes).open(dir)?;
+        let mut options =
+            Options::new().cache_bytes(setup.cache_bytes).durability(bygone::Durability::Buffered);
+        if let Some(bytes) = setup.memtable_bytes {
+            options = options.memtable_bytes(bytes);
+        }
+        let db = options.open(dir)?;
         let table = db.table("bench")?;
         Ok(Bygone { db, table })
     }
@@ -85,6 +91,48 @@ impl Engine for Bygone {
 
     fn past(&self) -> Option<&dyn Past> {
         Some(self)
+    }
+
+    fn worker(&self) -> Option<&dyn Worker> {
+        Some(self)
+    }
+}
+
+impl Operations for Bygone {
+    fn put(&self, key: &Key, value: &[u8], log: Log) -> Result<()> {
+        ensure!(log == Log::Buffered, "there is no commit without a log");
+        Ok(self.db.put(&self.table, key, value)?)
+    }
+
+    fn get(&self, key: &Key, found: impl FnOnce(&[u8])) -> Result<()> {
+        self.db.snapshot().get_with(&self.table, key, found)?;
+        Ok(())
+    }
+
+    fn seek(&self, key: &Key, each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()> {
+        Ok(self.db.snapshot().for_each(&self.table, key.as_slice().., each)?)
+    }
+
+    fn scan(&self, direction: Direction, mut each: impl FnMut(&[u8], &[u8])) -> Result<()> {
+        let snapshot = self.db.snapshot();
+        match direction {
+            Direction::Forward => snapshot.for_each(&self.table, .., |key, value| {
+                each(key, value);
+                ControlFlow::Continue(())
+            })?,
+            Direction::Backward => {
+                for item in snapshot.range(&self.table, ..)?.rev() {
+                    let (key, value) = item?;
+                    each(&key, &value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn is_in_memtable(&self) -> Result<bool> {
+        let stats = self.db.stats()?;
+        Ok(stats.frozen_memtables == 0 && stats.flushes == 0)
     }
 }
 

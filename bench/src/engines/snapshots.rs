@@ -68,7 +68,7 @@ pub trait Held: Send {
 /// Opens an engine over an empty or its own directory.
 pub fn open(name: &str, dir: &Path, opening: Opening) -> Result<Box<dyn Snapshots>> {
     std::fs::create_dir_all(dir)?;
-    let setup = super::Setup { cache_bytes: opening.cache_bytes };
+    let setup = super::Setup { cache_bytes: opening.cache_bytes, memtable_bytes: None };
     Ok(match name {
         "bygone" => Box::new(super::bygone::Bygone::open(dir, setup)?),
         #[cfg(feature = "redb")]
@@ -77,6 +77,8 @@ pub fn open(name: &str, dir: &Path, opening: Opening) -> Result<Box<dyn Snapshot
         "fjall" => Box::new(super::fjall::Fjall::open(dir, setup)?),
         #[cfg(feature = "lmdb")]
         "lmdb" | "lmdb-renew" => super::lmdb_snapshots::open(name, dir, opening)?,
+        #[cfg(any(feature = "rocksdb", feature = "speedb"))]
+        "rocksdb" | "speedb" | "speedb-snap" => super::rocks_snapshots::open(name, dir, setup)?,
         #[cfg(feature = "canopydb")]
         "canopydb" => Box::new(super::canopydb::Canopy::open(dir, opening)?),
         #[cfg(feature = "wiredtiger")]
