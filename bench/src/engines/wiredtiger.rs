@@ -99,8 +99,8 @@ impl WiredTiger {
 
 impl Drop for WiredTiger {
     fn drop(&mut self) {
-        // SAFETY: nobody has it after this. It closes its sessions. Memory is left to the end of the process.
-        unsafe { ((*self.connection).close)(self.connection, c"leak_memory=false".as_ptr()) };
+        // SAFETY: nobody has it after this. It closes its sessions.
+        unsafe { ((*self.connection).close)(self.connection, null()) };
     }
 }
 
