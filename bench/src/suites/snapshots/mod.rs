@@ -191,7 +191,7 @@ fn perform<T: Send>(
     stage: &Stage,
     reader: impl Fn(usize) -> Result<Spent> + Sync,
     beside: Option<impl FnOnce() -> Result<T> + Send>,
-    conduct: impl FnOnce(usize) -> Result<()>,
+    conduct: impl FnOnce(usize),
 ) -> Result<(Spent, Option<T>)> {
     std::thread::scope(|scope| {
         let reader = &reader;
@@ -199,14 +199,13 @@ fn perform<T: Send>(
             .map(|thread| scope.spawn(move || stage.unless_it_fails(|| reader(thread))))
             .collect();
         let beside = beside.map(|part| scope.spawn(|| stage.unless_it_fails(part)));
-        let conducted = conduct(readers.len() + usize::from(beside.is_some()));
+        conduct(readers.len() + usize::from(beside.is_some()));
         let mut sum = Spent::default();
         for reader in readers {
             sum = sum.plus(reader.join().unwrap_or_else(|p| std::panic::resume_unwind(p))?);
         }
         let beside = beside.map(|part| part.join().unwrap_or_else(|p| std::panic::resume_unwind(p)));
         let beside = beside.transpose()?;
-        conducted?;
         Ok((sum, beside))
     })
 }
@@ -373,6 +372,8 @@ fn pass_on<'e>(
 ) -> Result<Spent> {
     let (own, next) = (&inboxes[thread], &inboxes[(thread + 1) % inboxes.len()]);
     let mut taker = engine.taker()?;
+    // As many as there will be at a time: in hand, in the inbox, and being let go.
+    drop((0..3).map(|_| taker.take(MOVED_AT_ONCE)).collect::<Result<Vec<_>>>()?);
     let (mut taking, mut dropping) = (Spent::default(), Spent::default());
     stage.wait();
     while stage.is(Phase::Work) {

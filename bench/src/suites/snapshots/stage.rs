@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 /// What threads do at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct Span {
     pub rounds: u64,
     /// ... and these many milliseconds ...
     pub min_millis: u64,
-    /// ... but, if not all threads get there, no more than these.
+    /// ... but, if not all threads get there, no more than these, as soon as all have done something.
     pub max_millis: u64,
 }
 
@@ -179,7 +179,7 @@ impl Stage {
     }
 
     /// The conductor's part, when `all` threads were started: one phase of work.
-    pub fn work(&self, all: usize, span: Span) -> Result<()> {
+    pub fn work(&self, all: usize, span: Span) {
         self.wait_for(all);
         let start = Instant::now();
         self.set(Phase::Work);
@@ -187,11 +187,10 @@ impl Stage {
             std::thread::sleep(Duration::from_millis(5));
         }
         self.set(Phase::Stop);
-        self.check()
     }
 
     /// The conductor's part: work and spinning in turns, as long of each.
-    pub fn work_and_spin(&self, all: usize, span: Span, slice: Duration) -> Result<()> {
+    pub fn work_and_spin(&self, all: usize, span: Span, slice: Duration) {
         self.wait_for(all);
         let start = Instant::now();
         loop {
@@ -205,7 +204,6 @@ impl Stage {
             }
         }
         self.set(Phase::Stop);
-        self.check()
     }
 
     fn wait_for(&self, all: usize) {
@@ -218,13 +216,8 @@ impl Stage {
         let least = self.done.iter().map(|done| done.0.load(Ordering::Relaxed)).min().unwrap_or(u64::MAX);
         let millis = elapsed.as_millis() as u64;
         (least >= span.rounds && millis >= span.min_millis)
-            || millis >= span.max_millis
+            || (least > 0 && millis >= span.max_millis)
             || self.failed.load(Ordering::Relaxed)
-    }
-
-    fn check(&self) -> Result<()> {
-        ensure!(self.done.iter().all(|done| done.0.load(Ordering::Relaxed) > 0), "a thread got nothing done");
-        Ok(())
     }
 }
 
@@ -234,7 +227,7 @@ mod tests {
 
     const SHORT: Span = Span { rounds: 1000, min_millis: 20, max_millis: 10_000 };
 
-    fn run(stage: &Stage, threads: usize, conduct: impl FnOnce() -> Result<()>) -> Vec<Spent> {
+    fn run(stage: &Stage, threads: usize, conduct: impl FnOnce()) -> Vec<Spent> {
         std::thread::scope(|scope| {
             let playing: Vec<_> = (0..threads)
                 .map(|thread| {
@@ -246,7 +239,7 @@ mod tests {
                     })
                 })
                 .collect();
-            conduct().unwrap();
+            conduct();
             playing.into_iter().map(|thread| thread.join().unwrap().unwrap()).collect()
         })
     }
@@ -285,7 +278,7 @@ mod tests {
         std::thread::scope(|scope| {
             let play = || stage.play(0, || anyhow::bail!("on purpose"));
             let failing = scope.spawn(move || stage.unless_it_fails(play));
-            assert!(stage.work(1, endless).is_err());
+            stage.work(1, endless);
             assert!(failing.join().unwrap().is_err());
         });
     }
