@@ -18,7 +18,8 @@ use crate::data::{Key, Record};
 pub struct Opening {
     /// Memory for what was read, if the engine has a cache of its own.
     pub cache_bytes: usize,
-    /// Whether a thread holds many snapshots at a time, or hands them on to another. Some engines are faster if not.
+    /// Whether a thread holds many snapshots at a time, or hands them on to another. LMDB is faster if not.
+    #[cfg_attr(not(feature = "lmdb"), allow(dead_code))]
     pub many: bool,
 }
 
