@@ -226,7 +226,7 @@ fn idle(context: &Context, sizes: &Sizes, engine: &dyn Snapshots) -> Result<()> 
 fn pairs_alone(context: &Context, case: &str, sizes: &Sizes, engine: &dyn Snapshots) -> Result<()> {
     let commits = Commits::new(sizes.keys);
     for threads in context.threads_or(THREADS) {
-        let stage = Stage::new(threads);
+        let stage = Stage::new(threads, 0);
         let readers = |thread| pairs(&stage, thread, engine, &commits);
         let (spent, _) = perform(&stage, readers, NOBODY, |all| stage.work(all, sizes.span))?;
         report(context, case, threads, &spent)?;
@@ -238,7 +238,7 @@ fn pairs_alone(context: &Context, case: &str, sizes: &Sizes, engine: &dyn Snapsh
 fn paced(context: &Context, sizes: &Sizes, engine: &dyn Snapshots) -> Result<()> {
     let commits = Commits::new(sizes.keys);
     for threads in context.threads_or(THREADS) {
-        let stage = Stage::new(threads);
+        let stage = Stage::new(threads, 1);
         let readers = |thread| pairs(&stage, thread, engine, &commits);
         let writer = || write_paced(&stage, engine, &commits, sizes.paced_commits_per_second);
         let (spent, written) = perform(&stage, readers, Some(writer), |all| stage.work(all, sizes.span))?;
@@ -266,6 +266,9 @@ fn write_paced(stage: &Stage, engine: &dyn Snapshots, commits: &Commits, per_sec
         }
         commits.commit(engine)?;
         done += 1;
+        if done == 1 {
+            stage.reach_goal();
+        }
     }
     spent.add(done, &clock);
     Ok(spent)
@@ -280,7 +283,7 @@ fn flat_out(context: &Context, sizes: &Sizes, engine: &dyn Snapshots) -> Result<
     let mut counts = vec![0];
     counts.extend(context.threads_or(THREADS));
     for threads in counts {
-        let stage = Stage::new(threads);
+        let stage = Stage::new(threads, 2);
         let readers = |thread| pairs(&stage, thread, engine, &commits);
         let writer = || write_flat_out(&stage, engine, &commits);
         let conduct = |all| stage.work_and_spin(all, sizes.span, slice);
@@ -317,6 +320,10 @@ fn write_flat_out(stage: &Stage, engine: &dyn Snapshots, commits: &Commits) -> R
                 commits.commit(engine)?;
                 count += 1;
             }
+            // Beside many threads the writer may not run in each phase.
+            if spent.count == 0 && count > 0 {
+                stage.reach_goal();
+            }
             spent.add(count, &clock);
         }
     }
@@ -351,7 +358,7 @@ fn moved(context: &Context, sizes: &Sizes, engine: &dyn Snapshots) -> Result<()>
         return Ok(());
     }
     for threads in context.threads_or(THREADS).into_iter().filter(|threads| *threads > 1) {
-        let stage = Stage::new(threads);
+        let stage = Stage::new(threads, 0);
         let inboxes: Vec<_> = (0..threads).map(|_| Inbox::default()).collect();
         let readers = |thread| pass_on(&stage, thread, engine, &inboxes);
         let (spent, _) = perform(&stage, readers, NOBODY, |all| stage.work(all, sizes.span))?;
@@ -414,7 +421,7 @@ fn get(context: &Context, sizes: &Sizes, engine: &dyn Snapshots) -> Result<()> {
     let mut random = Random::new(3);
     let keys: Vec<Key> = (0..sizes.keys).map(|_| data::key(random.below(sizes.keys))).collect();
     for threads in context.threads_or(THREADS) {
-        let stage = Stage::new(threads);
+        let stage = Stage::new(threads, 0);
         let readers = |thread| {
             let (then, first) = keys.split_at(keys.len() / threads * thread);
             gets(&stage, thread, engine, first, then)

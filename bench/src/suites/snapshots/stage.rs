@@ -29,7 +29,7 @@ pub struct Span {
     pub rounds: u64,
     /// ... and these many milliseconds ...
     pub min_millis: u64,
-    /// ... but, if not all threads get there, no more than these, as soon as all have done something.
+    /// ... but, if not all threads get there, no more than these, as soon as all have done something, and the goals are reached.
     pub max_millis: u64,
 }
 
@@ -98,12 +98,15 @@ pub struct Stage {
     failed: AtomicBool,
     /// Rounds that each of the counted threads has done.
     done: Vec<Apart<AtomicU64>>,
+    /// What must be reached before the end, besides.
+    goals: AtomicU64,
 }
 
 impl Stage {
-    /// For these many counted threads, and any others.
-    pub fn new(threads: usize) -> Stage {
+    /// For these many counted threads, and any others, who reach these many goals.
+    pub fn new(threads: usize, goals: u64) -> Stage {
         Stage {
+            goals: AtomicU64::new(goals),
             phase: Apart(AtomicU8::new(Phase::Ready as u8)),
             ready: AtomicU64::new(0),
             failed: AtomicBool::new(false),
@@ -124,6 +127,11 @@ impl Stage {
 
     pub fn count(&self, thread: usize, rounds: u64) {
         self.done[thread].0.fetch_add(rounds, Ordering::Relaxed);
+    }
+
+    /// Called once for each of the goals.
+    pub fn reach_goal(&self) {
+        self.goals.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub fn threads(&self) -> usize {
@@ -215,8 +223,9 @@ impl Stage {
     fn is_over(&self, span: Span, elapsed: Duration) -> bool {
         let least = self.done.iter().map(|done| done.0.load(Ordering::Relaxed)).min().unwrap_or(u64::MAX);
         let millis = elapsed.as_millis() as u64;
-        (least >= span.rounds && millis >= span.min_millis)
-            || (least > 0 && millis >= span.max_millis)
+        let enough = least >= span.rounds && millis >= span.min_millis;
+        let something = least > 0 && millis >= span.max_millis;
+        ((enough || something) && self.goals.load(Ordering::Relaxed) == 0)
             || self.failed.load(Ordering::Relaxed)
     }
 }
@@ -246,7 +255,7 @@ mod tests {
 
     #[test]
     fn all_threads_work_for_the_whole_span() {
-        let stage = Stage::new(3);
+        let stage = Stage::new(3, 0);
         for spent in run(&stage, 3, || stage.work(3, SHORT)) {
             assert!(spent.count >= 1000);
             assert!(spent.cpu > Duration::ZERO);
@@ -255,7 +264,7 @@ mod tests {
 
     #[test]
     fn processor_time_is_the_threads_own() {
-        let stage = Stage::new(2);
+        let stage = Stage::new(2, 0);
         for spent in run(&stage, 2, || stage.work(2, SHORT)) {
             // A tenth more, for clocks that are not read at the same moment.
             assert!(spent.cpu <= spent.time + spent.time / 10, "{spent:?}");
@@ -264,7 +273,7 @@ mod tests {
 
     #[test]
     fn what_threads_spin_is_not_counted() {
-        let stage = Stage::new(1);
+        let stage = Stage::new(1, 0);
         let slice = Duration::from_millis(20);
         let start = Instant::now();
         let spent = run(&stage, 1, || stage.work_and_spin(1, SHORT, slice));
@@ -273,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_fails_ends_the_work() {
-        let stage = &Stage::new(1);
+        let stage = &Stage::new(1, 0);
         let endless = Span { rounds: u64::MAX, min_millis: u64::MAX, max_millis: u64::MAX };
         std::thread::scope(|scope| {
             let play = || stage.play(0, || anyhow::bail!("on purpose"));
