@@ -258,7 +258,7 @@ impl Case<'_> {
         for threads in self.context.threads_or(&[1]) {
             self.latency_of("latency", self.of.latency_puts, threads, log, None)?;
         }
-        self.latency_of("latency, paced", self.of.paced_puts, 1, log, Some(self.of.paced_puts_per_milli))
+        self.latency_of("paced", self.of.paced_puts, 1, log, Some(self.of.paced_puts_per_milli))
     }
 
     fn latency_of(

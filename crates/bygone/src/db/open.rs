@@ -28,7 +28,7 @@ use crate::snapshot::present::Present;
 use crate::snapshot::rows::{self, FIRST_TABLE, SnapshotRow};
 use crate::snapshot::{Context, Layers, Table, TableDirectory};
 use crate::txn::backlog::{Backlog, Frozen};
-use crate::txn::commit::{Committer, Start, insert_system_records};
+use crate::txn::commit::{Committer, Start};
 use crate::txn::record::{self, TableChange};
 use crate::wal::{self, Wal};
 
@@ -333,7 +333,7 @@ impl Replay {
         let records =
             commit.writes.iter().map(|(key, value)| (HashedKey::new(key.table, key.bytes, seed), *value));
         self.active.insert_batch(seq, records);
-        insert_system_records(&self.active, &commit.marks, commit.place, seed);
+        record::insert_system_records(&self.active, &commit.marks, commit.place, seed);
         self.last_seq = seq;
         self.last_time_micros = commit.place.time_micros;
         if let Some(TableChange::Create { id, .. }) = commit.marks.table_change {

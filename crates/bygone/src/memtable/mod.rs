@@ -18,6 +18,7 @@ mod entry;
 mod measure;
 #[cfg(all(test, loom))]
 mod model;
+mod pages;
 #[cfg(all(test, not(loom)))]
 mod random_tests;
 mod reserve;

@@ -115,9 +115,9 @@ impl Backlog {
         }
     }
 
+    /// Adds what is to be flushed; [`Backlog::wake`] tells the flush of it.
     pub fn push(&self, frozen: Frozen) {
         self.lock().frozen.push_back(frozen);
-        self.changed.notify_all();
     }
 
     pub fn oldest(&self) -> Option<Frozen> {

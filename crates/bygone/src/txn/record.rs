@@ -2,7 +2,8 @@
 //!
 //! Owns: the bytes of a commit record, and what a commit does besides writing application records (declaring
 //! a snapshot, making or dropping a table). Promises: commit and recovery derive the very same records from
-//! it, because both go through [`system_records`]. May call: `codec`, the system tables' rows.
+//! it, because both go through [`system_records`]. May call: `codec`, `memtable`,
+//! the system tables' rows.
 //!
 //! Layout: flags (u8), time in microseconds since 1970 (u64), id of the declared snapshot (u64, 0 for none):
 //! fixed in size, because the leader fills them in after the rest was encoded. Then, as the flags say: the
@@ -12,8 +13,9 @@
 
 use super::write_set::WriteSet;
 use crate::codec::{Reader, put_varint};
-use crate::layer::Key;
+use crate::layer::{HashedKey, Key};
 use crate::limits::{KEY_BYTES_MAX, METADATA_BYTES_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::memtable::Memtable;
 use crate::snapshot::rows::{self, SnapshotRow, TableRow};
 
 const DECLARES_SNAPSHOT: u8 = 1;
@@ -140,6 +142,17 @@ pub(crate) fn decode(seq: u64, bytes: &[u8]) -> Option<Commit<'_>> {
         }
     }
     Some(Commit { marks, place, writes })
+}
+
+/// Inserts the rows that a commit's marks stand for; recovery does the same.
+pub(crate) fn insert_system_records(memtable: &Memtable, marks: &Marks, place: Place, hash_seed: u64) {
+    let records = system_records(marks, place);
+    if records.is_empty() {
+        return;
+    }
+    let records =
+        records.iter().map(|(table, key, value)| (HashedKey::new(*table, key, hash_seed), value.as_deref()));
+    memtable.insert_batch(place.seq, records);
 }
 
 /// The records that a commit's marks stand for: rows of the system tables.
