@@ -27,7 +27,11 @@ struct Merge {
     lanes: Vec<Lane>,
     /// Whether the heads of all lanes can be compared with each other.
     heads_compare: bool,
-    leader: Option<Leader>,
+    /// The direction for which the lanes that have a neighbour are in front, in the order of their
+    /// neighbours.
+    sorted: Option<Direction>,
+    /// How many lanes are in front.
+    front: usize,
 }
 
 /// A table's part of one vector.
@@ -35,15 +39,8 @@ struct Lane {
     vector: usize,
     range: TableRange,
     cut: usize,
-}
-
-/// The lane that led when all were last compared, and the second one. As long as the leader's nodes come
-/// before the second's, the others need not be looked at.
-#[derive(Clone, Copy)]
-struct Leader {
-    direction: Direction,
-    lane: usize,
-    second: Option<usize>,
+    /// The neighbour's head, while the lanes are sorted.
+    head: u64,
 }
 
 impl Merge {
@@ -51,12 +48,12 @@ impl Merge {
         let mut lanes = Vec::with_capacity(view.vectors().len());
         for (vector, nodes) in view.vectors().iter().enumerate() {
             if let Some(range) = nodes.range(table) {
-                lanes.push(Lane { vector, range, cut: range.start });
+                lanes.push(Lane { vector, range, cut: range.start, head: 0 });
             }
         }
         let heads_compare =
             lanes.iter().all(|lane: &Lane| lane.range.prefix_bytes == lanes[0].range.prefix_bytes);
-        let merge = Merge { view, lanes, heads_compare, leader: None };
+        let merge = Merge { view, lanes, heads_compare, sorted: None, front: 0 };
         merge.view.arena().add_vector_bytes(merge.bytes());
         merge
     }
@@ -67,105 +64,115 @@ impl Merge {
 
     /// Cuts before the first key that is at least `target`.
     fn seek(&mut self, target: &[u8]) {
-        self.leader = None;
+        self.sorted = None;
         for lane in &mut self.lanes {
             lane.cut = self.view.vectors()[lane.vector].lower_bound(lane.range, target);
         }
     }
 
     fn seek_end(&mut self) {
-        self.leader = None;
+        self.sorted = None;
         for lane in &mut self.lanes {
             lane.cut = lane.range.end;
         }
     }
 
-    /// The index of the node of a lane next to the cut.
+    /// The node of the first lane next to the cut.
     #[inline]
-    fn neighbour_index(&self, lane: usize, direction: Direction) -> Option<usize> {
-        let Lane { cut, range, .. } = &self.lanes[lane];
-        match direction {
-            Direction::Forward => (*cut < range.end).then_some(*cut),
-            Direction::Backward => (*cut > range.start).then(|| *cut - 1),
+    fn neighbour(&self, direction: Direction) -> Option<NodeRef<'_>> {
+        let lane = self.lanes.first()?;
+        self.view.vectors()[lane.vector].node(lane.neighbour(direction)?)
+    }
+
+    /// Brings the lane to the front whose neighbour is the closest to the cut in that direction; answers that
+    /// neighbour.
+    #[inline]
+    fn closest(&mut self, direction: Direction) -> Option<NodeRef<'_>> {
+        if self.sorted != Some(direction) {
+            self.sort(direction);
         }
+        if self.front == 0 { None } else { self.neighbour(direction) }
     }
 
-    /// The node of a lane next to the cut.
+    /// Moves the cut over the neighbour of the first lane.
     #[inline]
-    fn neighbour(&self, lane: usize, direction: Direction) -> Option<NodeRef<'_>> {
-        let index = self.neighbour_index(lane, direction)?;
-        self.view.vectors()[self.lanes[lane].vector].node(index)
-    }
-
-    /// Moves the cut over the neighbour that [`Merge::closest`] named.
-    #[inline]
-    fn pass(&mut self, lane: usize, direction: Direction) {
-        let Lane { vector, cut, .. } = &mut self.lanes[lane];
-        let nodes = &self.view.vectors()[*vector];
+    fn pass(&mut self, direction: Direction) {
+        let Some(lane) = self.lanes.first_mut() else { return };
+        let nodes = &self.view.vectors()[lane.vector];
         let ahead = match direction {
             Direction::Forward => {
-                *cut += 1;
-                nodes.node(*cut + PREFETCH_NODES)
+                lane.cut += 1;
+                nodes.node(lane.cut + PREFETCH_NODES)
             }
             Direction::Backward => {
-                *cut -= 1;
-                cut.checked_sub(PREFETCH_NODES).and_then(|index| nodes.node(index))
+                lane.cut -= 1;
+                lane.cut.checked_sub(PREFETCH_NODES).and_then(|index| nodes.node(index))
             }
         };
         if let Some(node) = ahead {
             node.prefetch();
         }
-    }
-
-    /// The lane whose neighbour is the closest to the cut in that direction.
-    #[inline]
-    fn closest(&mut self, direction: Direction) -> Option<usize> {
-        if let Some(leader) = self.leader.filter(|leader| leader.direction == direction)
-            && let Some(index) = self.neighbour_index(leader.lane, direction)
-            && leader.second.is_none_or(|second| {
-                let other = self.neighbour_index(second, direction);
-                other.is_none_or(|other| !self.comes_before((second, other), (leader.lane, index), direction))
-            })
-        {
-            return Some(leader.lane);
+        if self.sorted != Some(direction) {
+            self.sorted = None;
+            return;
         }
-        self.compare_all(direction)
-    }
-
-    fn compare_all(&mut self, direction: Direction) -> Option<usize> {
-        self.leader = None;
-        let mut first: Option<(usize, usize)> = None;
-        let mut second: Option<(usize, usize)> = None;
-        for lane in 0..self.lanes.len() {
-            let Some(index) = self.neighbour_index(lane, direction) else { continue };
-            let it = (lane, index);
-            if first.is_none_or(|best| self.comes_before(it, best, direction)) {
-                second = first.replace(it);
-            } else if second.is_none_or(|best| self.comes_before(it, best, direction)) {
-                second = Some(it);
+        match lane.neighbour(direction) {
+            Some(index) => lane.head = nodes.head(index),
+            None => {
+                // Off the front, behind all that stay there.
+                self.lanes[..self.front].rotate_left(1);
+                self.front -= 1;
+                return;
             }
         }
-        let (lane, second) = (first?.0, second.map(|(lane, _)| lane));
-        self.leader = Some(Leader { direction, lane, second });
-        Some(lane)
+        // Long vectors lead often and fall back little: this takes one comparison or two.
+        let mut at = 0;
+        while at + 1 < self.front && self.comes_before(at + 1, at, direction) {
+            self.lanes.swap(at, at + 1);
+            at += 1;
+        }
     }
 
-    /// Compares two elements, each given by its lane and index.
+    fn sort(&mut self, direction: Direction) {
+        self.front = 0;
+        for lane in 0..self.lanes.len() {
+            let Some(index) = self.lanes[lane].neighbour(direction) else { continue };
+            self.lanes[lane].head = self.view.vectors()[self.lanes[lane].vector].head(index);
+            let mut at = self.front;
+            self.lanes.swap(lane, at);
+            self.front += 1;
+            while at > 0 && self.comes_before(at, at - 1, direction) {
+                self.lanes.swap(at - 1, at);
+                at -= 1;
+            }
+        }
+        self.sorted = Some(direction);
+    }
+
+    /// Compares the neighbours of two lanes.
     #[inline]
-    fn comes_before(&self, a: (usize, usize), b: (usize, usize), direction: Direction) -> bool {
-        let vector = |lane: usize| &*self.view.vectors()[self.lanes[lane].vector];
-        let (in_a, in_b) = (vector(a.0), vector(b.0));
-        let mut order = Ordering::Equal;
-        if self.heads_compare {
-            order = in_a.head(a.1).cmp(&in_b.head(b.1));
-        }
-        if order == Ordering::Equal {
-            order =
-                in_a.node(a.1).map(|node| node.key().bytes).cmp(&in_b.node(b.1).map(|node| node.key().bytes));
-        }
+    fn comes_before(&self, a: usize, b: usize, direction: Direction) -> bool {
+        let (a, b) = (&self.lanes[a], &self.lanes[b]);
+        let order = if self.heads_compare { a.head.cmp(&b.head) } else { Ordering::Equal };
+        let order = order.then_with(|| self.key(a, direction).cmp(&self.key(b, direction)));
         match direction {
             Direction::Forward => order == Ordering::Less,
             Direction::Backward => order == Ordering::Greater,
+        }
+    }
+
+    fn key(&self, lane: &Lane, direction: Direction) -> Option<&[u8]> {
+        Some(self.view.vectors()[lane.vector].node(lane.neighbour(direction)?)?.key().bytes)
+    }
+}
+
+impl Lane {
+    /// The index of the element next to the cut.
+    #[inline]
+    fn neighbour(&self, direction: Direction) -> Option<usize> {
+        match direction {
+            Direction::Forward => (self.cut < self.range.end).then_some(self.cut),
+            Direction::Backward => (self.cut > self.range.start).then(|| self.cut - 1),
         }
     }
 }
@@ -180,8 +187,8 @@ impl Drop for Merge {
 pub(crate) struct MemtableCursor {
     merge: Merge,
     seq: u64,
-    /// The lane whose neighbour, forward of the cut, is the record at the cursor; `None` off the end.
-    at: Option<usize>,
+    /// The record at the cursor is the first lane's neighbour in this direction; `None` off the end.
+    at: Option<Direction>,
 }
 
 impl MemtableCursor {
@@ -189,40 +196,33 @@ impl MemtableCursor {
         MemtableCursor { merge: Merge::new(view, table), seq, at: None }
     }
 
-    /// Lands on the first visible record forward of the cut.
+    /// Lands on the visible record closest to the cut in that direction.
     #[inline]
-    fn land_forward(&mut self) {
+    fn land(&mut self, direction: Direction) {
         self.at = None;
-        while let Some(lane) = self.merge.closest(Direction::Forward)
-            && let Some(node) = self.merge.neighbour(lane, Direction::Forward)
-        {
+        while let Some(node) = self.merge.closest(direction) {
             if node.version_at(self.seq).is_some() {
-                self.at = Some(lane);
+                self.at = Some(direction);
                 return;
             }
-            self.merge.pass(lane, Direction::Forward);
+            self.merge.pass(direction);
         }
     }
 
-    /// Lands on the last visible record backward of the cut.
     #[inline]
-    fn land_backward(&mut self) {
-        self.at = None;
-        while let Some(lane) = self.merge.closest(Direction::Backward)
-            && let Some(node) = self.merge.neighbour(lane, Direction::Backward)
-        {
-            let visible = node.version_at(self.seq).is_some();
-            self.merge.pass(lane, Direction::Backward);
-            if visible {
-                self.at = Some(lane);
-                return;
-            }
+    fn step(&mut self, direction: Direction) {
+        match self.at {
+            None => return,
+            Some(at) if at == direction => self.merge.pass(direction),
+            // The cut is behind the record already, in this direction.
+            Some(_) => {}
         }
+        self.land(direction);
     }
 
     #[inline]
     fn node(&self) -> Option<NodeRef<'_>> {
-        self.merge.neighbour(self.at?, Direction::Forward)
+        self.merge.neighbour(self.at?)
     }
 
     /// Looked up anew each time: what a node holds as of a published sequence number does not change.
@@ -235,7 +235,7 @@ impl MemtableCursor {
 impl LayerCursor for MemtableCursor {
     fn seek(&mut self, key: &[u8]) -> Result<()> {
         self.merge.seek(key);
-        self.land_forward();
+        self.land(Direction::Forward);
         Ok(())
     }
 
@@ -244,24 +244,19 @@ impl LayerCursor for MemtableCursor {
             Some(key) => self.merge.seek(key),
             None => self.merge.seek_end(),
         }
-        self.land_backward();
+        self.land(Direction::Backward);
         Ok(())
     }
 
     #[inline]
     fn next(&mut self) -> Result<()> {
-        if let Some(lane) = self.at {
-            self.merge.pass(lane, Direction::Forward);
-            self.land_forward();
-        }
+        self.step(Direction::Forward);
         Ok(())
     }
 
     #[inline]
     fn prev(&mut self) -> Result<()> {
-        if self.at.is_some() {
-            self.land_backward();
-        }
+        self.step(Direction::Backward);
         Ok(())
     }
 
@@ -292,8 +287,8 @@ pub(crate) struct MemtableVersions {
     /// Over the table at hand.
     merge: Merge,
     table: u32,
-    /// The lane whose neighbour holds the version at hand, and that version's sequence number.
-    at: Option<(usize, u64)>,
+    /// The sequence number of the version at hand, which the first lane's neighbour has.
+    at: Option<u64>,
 }
 
 impl MemtableVersions {
@@ -302,7 +297,8 @@ impl MemtableVersions {
     }
 
     fn node(&self) -> Option<NodeRef<'_>> {
-        self.merge.neighbour(self.at?.0, Direction::Forward)
+        self.at?;
+        self.merge.neighbour(Direction::Forward)
     }
 
     /// Goes on to the next table that has nodes; `false` if there is none.
@@ -320,23 +316,21 @@ impl MemtableVersions {
 
 impl Versions for MemtableVersions {
     fn advance(&mut self) -> Result<bool> {
-        if let Some((lane, seq)) = self.at {
+        if let Some(seq) = self.at {
             let older = self.node().zip(seq.checked_sub(1)).and_then(|(node, seq)| node.version_at(seq));
-            if let Some(older) = older {
-                self.at = Some((lane, older.seq()));
+            self.at = older.map(VersionRef::seq);
+            if self.at.is_some() {
                 return Ok(true);
             }
-            self.merge.pass(lane, Direction::Forward);
-            self.at = None;
+            self.merge.pass(Direction::Forward);
         }
         loop {
-            while let Some(lane) = self.merge.closest(Direction::Forward) {
-                let node = self.merge.neighbour(lane, Direction::Forward);
-                if let Some(newest) = node.and_then(NodeRef::newest) {
-                    self.at = Some((lane, newest.seq()));
+            while let Some(node) = self.merge.closest(Direction::Forward) {
+                self.at = node.newest().map(VersionRef::seq);
+                if self.at.is_some() {
                     return Ok(true);
                 }
-                self.merge.pass(lane, Direction::Forward);
+                self.merge.pass(Direction::Forward);
             }
             if !self.next_table() {
                 return Ok(false);
@@ -349,11 +343,11 @@ impl Versions for MemtableVersions {
     }
 
     fn seq(&self) -> u64 {
-        self.at.map_or(0, |(_, seq)| seq)
+        self.at.unwrap_or(0)
     }
 
     fn loaded(&self) -> Result<Option<&[u8]>> {
-        let Some((_, seq)) = self.at else { return Ok(None) };
+        let Some(seq) = self.at else { return Ok(None) };
         Ok(self.node().and_then(|node| node.version_at(seq)).and_then(VersionRef::value))
     }
 }
