@@ -1,4 +1,4 @@
-//! Model checks: `loom` runs the shipped slots, eras and [`Current`] through the orders in which threads and
+//! Model checks: `loom` runs the shipped slots and [`Current`] through the orders in which threads and
 //! memory may behave. `RUSTFLAGS="--cfg loom" cargo test -p bygone --release --lib loom_`
 //!
 //! The asymmetric fence is modelled by what it is specified to equal, a sequentially consistent fence on both
@@ -15,7 +15,7 @@ use super::slot::{Held, Side, Slot};
 use crate::snapshot::current::Current;
 
 /// The light half does nothing.
-struct WithoutFence;
+pub(super) struct WithoutFence;
 
 impl Fences for WithoutFence {
     fn light() {}
@@ -25,8 +25,8 @@ impl Fences for WithoutFence {
     }
 }
 
-/// The owner trusts its announcement.
-struct WithoutConfirmation;
+/// Who announces himself does not look again.
+pub(super) struct WithoutConfirmation;
 
 impl Fences for WithoutConfirmation {
     const CONFIRMS: bool = false;
@@ -124,12 +124,12 @@ fn slot_with_layers<F: Fences>() -> (Shared<F>, Weak<Stack>) {
     (world, layers)
 }
 
-fn check(model: fn()) {
+pub(super) fn check(model: fn()) {
     check_bounded(3, model);
 }
 
 /// Explores every order with at most so many forced switches between threads.
-fn check_bounded(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+pub(super) fn check_bounded(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.check(model);
