@@ -160,18 +160,24 @@ impl Db {
     pub fn verify(&self) -> Result<VerifyReport> {
         let engine = self.engine();
         let mut report = VerifyReport::default();
-        let now = self.snapshot();
-        let layers = now.layers();
-        let mut roots = vec![layers.base.root()];
-        let mut runs = layers.runs.clone();
-        for (_, interval) in engine.past.intervals(&layers.base)? {
-            roots.extend(interval.key_frame);
-            if let Some(meta) = &interval.run {
-                runs.push(engine.past.open_run(meta, layers.context.hash_seed)?);
+        let (bases, runs) = {
+            // Opened before a merge or a pruning can change what is kept; from then on it stays readable.
+            let _merging = lock(&engine.merging);
+            let layers = engine.present.layers();
+            let mut bases = vec![layers.base.clone()];
+            let mut runs = layers.runs.clone();
+            for (_, interval) in engine.past.intervals(&layers.base)? {
+                if let Some(root) = &interval.key_frame {
+                    bases.push(engine.store.open_base(root)?);
+                }
+                if let Some(meta) = &interval.run {
+                    runs.push(engine.past.open_run(meta, layers.context.hash_seed)?);
+                }
             }
-        }
-        for root in &roots {
-            let verified = engine.store.verify(root)?;
+            (bases, runs)
+        };
+        for base in &bases {
+            let verified = engine.store.verify(&base.root())?;
             report.pages += verified.pages;
             report.records += verified.records;
             report.bases += 1;

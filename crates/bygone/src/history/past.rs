@@ -51,21 +51,20 @@ impl Past {
 
     /// A view as of a declared snapshot.
     pub fn view(&self, present: &Present, wanted: &SnapshotRef) -> Result<Snapshot> {
-        for _ in 0..RETRIES {
+        let mut retries = RETRIES;
+        loop {
             let now = present.snapshot();
             let info = self.find(&now, wanted)?;
-            match self.view_at(present, &now, info.seq.0) {
-                // While this thread looked, what is kept may have been put together anew, or the snapshot
-                // deleted: then files that the view of now names are gone.
-                Err(_) if self.is_ahead_of(&now) => {
-                    std::thread::sleep(RETRY_AFTER);
-                }
-                other => return other,
+            let view = self.view_at(present, &now, info.seq.0);
+            let is_merged = info.seq.0 < now.layers().base.seq();
+            if !is_merged || !self.is_ahead_of(&now) || retries == 0 {
+                return view;
             }
+            // While this thread looked, what is kept was put together anew. The snapshot may be deleted, and its
+            // pages and files be gone, before or after they were opened: it has to be looked for again.
+            retries -= 1;
+            std::thread::sleep(RETRY_AFTER);
         }
-        let now = present.snapshot();
-        let info = self.find(&now, wanted)?;
-        self.view_at(present, &now, info.seq.0)
     }
 
     /// Whether another base than that of a view of now is published.
