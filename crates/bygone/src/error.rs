@@ -3,8 +3,9 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::ids::SnapshotId;
+use crate::ids::{Seq, SnapshotId};
 
 /// What the engine answers.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -24,6 +25,16 @@ pub enum Error {
     SnapshotNotFound {
         /// How it was asked for, in words.
         snapshot: String,
+    },
+    /// The snapshot or transaction was held for longer than `Options::max_snapshot_age`, and what it kept was
+    /// let go. Begin a new one.
+    SnapshotExpired {
+        /// The last commit that it saw.
+        seq: Seq,
+        /// How long it had been held when it was ended.
+        age: Duration,
+        /// How long it may be held.
+        limit: Duration,
     },
     /// The snapshot may not be deleted.
     SnapshotHeld {
@@ -129,6 +140,12 @@ impl fmt::Display for Error {
                 )
             }
             Error::SnapshotNotFound { snapshot } => write!(f, "no declared snapshot {snapshot}"),
+            Error::SnapshotExpired { seq, age, limit } => write!(
+                f,
+                "the snapshot of commit {seq} was held for {:.3} s; the limit is {:.3} s",
+                age.as_secs_f64(),
+                limit.as_secs_f64()
+            ),
             Error::SnapshotHeld { snapshot } => {
                 write!(f, "snapshot {snapshot} is held and may not be deleted")
             }

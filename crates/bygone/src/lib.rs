@@ -54,7 +54,7 @@ pub use db::{Db, Options, Stats, VerifyReport};
 pub use error::{Error, Result};
 pub use history::{SnapshotInfo, SnapshotRef};
 pub use ids::{Seq, SnapshotId};
-pub use snapshot::{Range, Snapshot, Table};
+pub use snapshot::{HeldSnapshot, Range, Snapshot, Table};
 pub use txn::{Durability, Transaction, TransactionRange};
 pub use value::Value;
 

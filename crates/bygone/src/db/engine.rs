@@ -42,6 +42,7 @@ pub(crate) struct Engine {
     pub merging: Mutex<()>,
     pub merge_signal: Signal,
     pub standby_signal: Arc<Signal>,
+    pub watch_signal: Signal,
     pub counters: Counters,
     /// Whether somebody waits for the background threads to end.
     pub closing: Arc<AtomicBool>,

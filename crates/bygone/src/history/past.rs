@@ -28,8 +28,16 @@ pub(crate) struct Past {
     pub directory: PathBuf,
     pub store: Arc<PageStore>,
     pub cache: Arc<Cache>,
-    /// Most recently used last, by the interval's end.
-    open: Mutex<Vec<(u64, Arc<Layers>)>>,
+    /// Most recently used last.
+    open: Mutex<Vec<Opened>>,
+}
+
+/// Layers with their version, by their interval's end.
+#[derive(Clone)]
+struct Opened {
+    end: u64,
+    version: u64,
+    layers: Arc<Layers>,
 }
 
 impl Past {
@@ -42,13 +50,14 @@ impl Past {
         let now = present.snapshot();
         let info = self.find(&now, wanted)?;
         let seq = info.seq.0;
-        let layers = if seq >= now.layers().base.seq() {
+        let newest = now.layers()?;
+        let (version, layers) = if seq >= newest.base.seq() {
             // Not merged yet: flushes keep what declared snapshots see, so the present's own layers answer.
-            now.layers().clone()
+            (now.version(), newest.clone())
         } else {
-            self.layers(now.layers(), seq)?
+            self.layers(present, &newest, seq)?
         };
-        Ok(present.snapshot_of(seq, layers))
+        Ok(present.snapshot_of(seq, version, layers))
     }
 
     /// What is known of a declared snapshot, as of a view of the present.
@@ -71,7 +80,7 @@ impl Past {
         let mut list = Vec::new();
         let mut damaged = None;
         let everything = (Bound::Unbounded, Bound::Unbounded);
-        now.layers().for_each(rows::SNAPSHOTS, now.seq().0, everything, &mut |key, row| match (
+        now.layers()?.for_each(rows::SNAPSHOTS, now.seq().0, everything, &mut |key, row| match (
             rows::decode_id(key),
             SnapshotRow::decode(row),
         ) {
@@ -90,7 +99,7 @@ impl Past {
     /// How many declared snapshots there are.
     pub fn count(&self, now: &Snapshot) -> Result<u64> {
         // None can be deleted yet, so ids have no gaps: the last one tells.
-        let mut cursor = now.layers().cursor_under(None, rows::SNAPSHOTS, now.seq().0);
+        let mut cursor = now.layers()?.cursor_under(None, rows::SNAPSHOTS, now.seq().0);
         cursor.seek_before(None)?;
         Ok(cursor.key().and_then(rows::decode_id).unwrap_or(0))
     }
@@ -112,8 +121,8 @@ impl Past {
         Run::open(&*self.disk, &self.directory.join(file_name(meta.id)), meta, hash_seed, &self.cache)
     }
 
-    /// The layers through which a merged sequence number is read.
-    fn layers(&self, now: &Layers, seq: u64) -> Result<Arc<Layers>> {
+    /// The layers through which a merged sequence number is read, with their version.
+    fn layers(&self, present: &Present, now: &Layers, seq: u64) -> Result<(u64, Arc<Layers>)> {
         let lost = || {
             let reason = format!("nothing is kept for the snapshot of commit {seq}");
             Error::corruption(self.store.path(), 0, reason)
@@ -127,8 +136,8 @@ impl Past {
         if interval.from > seq {
             return Err(lost());
         }
-        if let Some(layers) = self.opened(end) {
-            return Ok(layers);
+        if let Some(opened) = self.opened(end) {
+            return Ok((opened.version, opened.layers));
         }
         let mut runs = Vec::new();
         let base = loop {
@@ -151,21 +160,21 @@ impl Past {
         };
         let context = now.context.clone();
         let layers = Arc::new(Layers { context, memtables: Vec::new(), runs, base, exact_from: 0 });
+        let version = present.version_of_past(&layers);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.len() == OPEN_MAX {
             open.remove(0);
         }
-        open.push((end, layers.clone()));
-        Ok(layers)
+        open.push(Opened { end, version, layers: layers.clone() });
+        Ok((version, layers))
     }
 
-    fn opened(&self, end: u64) -> Option<Arc<Layers>> {
+    fn opened(&self, end: u64) -> Option<Opened> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let index = open.iter().position(|(other, _)| *other == end)?;
-        let entry = open.remove(index);
-        let layers = entry.1.clone();
-        open.push(entry);
-        Some(layers)
+        let index = open.iter().position(|opened| opened.end == end)?;
+        let opened = open.remove(index);
+        open.push(opened.clone());
+        Some(opened)
     }
 
     fn interval(&self, cursor: &mut impl LayerCursor) -> Result<(u64, Interval)> {
@@ -181,7 +190,7 @@ impl Past {
 
 /// The id of the last snapshot that was declared at or before a time.
 fn latest_before(now: &Snapshot, time_micros: u64) -> Result<Option<u64>> {
-    let mut cursor = now.layers().cursor_under(None, rows::SNAPSHOT_TIMES, now.seq().0);
+    let mut cursor = now.layers()?.cursor_under(None, rows::SNAPSHOT_TIMES, now.seq().0);
     match time_micros.checked_add(1) {
         Some(end) => cursor.seek_before(Some(&rows::time_key(end, 0)))?,
         None => cursor.seek_before(None)?,
