@@ -201,8 +201,8 @@ impl<L, F: Fences> Slot<L, F> {
     /// Whether the slot is idle and has no marks, as its owner sees it.
     #[inline]
     fn is_free(&self, taken: u64) -> bool {
-        // Acquire: pairs with `unpin_elsewhere` and `clear`, so that all uses of the contents by others are over. Before
-        // the counts of what was taken: see the module's comment.
+        // Acquire: pairs with `unpin_elsewhere` and `clear`, so that all uses of the contents by others are
+        // over. Before the counts of what was taken: see the module's comment.
         let given_elsewhere = self.given_elsewhere.load(Ordering::Acquire);
         // Relaxed: the owner's own word, and one that is ordered by the load above.
         let given = self.given.load(Ordering::Relaxed).wrapping_add(given_elsewhere);
