@@ -47,6 +47,42 @@ pub fn value(index: u64, version: u64) -> Value {
     value
 }
 
+/// Values that follow from their keys, for work that is over in less time than it takes to make a value: parts
+/// of one pool of bytes that no compressor gets smaller.
+pub struct Values {
+    pool: Vec<u8>,
+    bytes: usize,
+}
+
+impl Values {
+    /// Small enough for the caches.
+    const POOL_BYTES: usize = 1 << 18;
+
+    /// Values of this size, at least 8.
+    pub fn new(bytes: usize) -> Values {
+        assert!(bytes >= 8);
+        let mut random = Random::new(17);
+        let mut pool = vec![0; Self::POOL_BYTES + bytes];
+        for chunk in pool.chunks_mut(8) {
+            chunk.copy_from_slice(&random.next_u64().to_le_bytes()[..chunk.len()]);
+        }
+        Values { pool, bytes }
+    }
+
+    #[inline]
+    pub fn of(&self, key: &Key) -> &[u8] {
+        let tail = u32::from_le_bytes([key[12], key[13], key[14], key[15]]);
+        let start = tail as usize % Self::POOL_BYTES;
+        &self.pool[start..start + self.bytes]
+    }
+
+    /// Whether this is the value of the key: as to its size and its first eight bytes, which is quick.
+    #[inline]
+    pub fn is(&self, key: &Key, value: &[u8]) -> bool {
+        value.len() == self.bytes && value[..8] == self.of(key)[..8]
+    }
+}
+
 /// SplitMix64.
 pub struct Random(u64);
 
@@ -82,6 +118,20 @@ mod tests {
     fn versions_of_a_value_differ() {
         assert_ne!(value(7, 0), value(7, 1));
         assert_eq!(value(7, 1), value(7, 1));
+    }
+
+    #[test]
+    fn a_value_is_known_by_its_key() {
+        for bytes in [8, 100, 1024] {
+            let values = Values::new(bytes);
+            for index in 0..1000 {
+                let value = values.of(&key(index)).to_vec();
+                assert_eq!(value.len(), bytes);
+                assert!(values.is(&key(index), &value));
+                assert!(!values.is(&key(index), &value[1..]), "another size");
+                assert!(!values.is(&key(index + 1), &value), "another key's");
+            }
+        }
     }
 
     #[test]

@@ -10,6 +10,35 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::engines;
 
+/// The peers in C++.
+const CXX_PEERS: &[&str] = &["rocksdb", "speedb", "speedb-snap"];
+
+/// What the peers' own builds find out on Linux, and their crates' builds leave out, all or in part: checksums by
+/// instructions instead of tables, and what the C library has.
+const CXX_FLAGS: &str = "-msse4.2 -mpclmul -DHAVE_ALIGNED_NEW -DHAVE_UINT128_EXTENSION \
+    -DROCKSDB_AUXV_GETAUXVAL_PRESENT -DROCKSDB_FALLOCATE_PRESENT -DROCKSDB_MALLOC_USABLE_SIZE \
+    -DROCKSDB_PTHREAD_ADAPTIVE_MUTEX -DROCKSDB_RANGESYNC_PRESENT -DROCKSDB_SCHED_GETCPU_PRESENT";
+
+/// The cargo feature that brings an engine in, which is also the name of its program's directory.
+fn feature_of(engine: &str) -> &str {
+    match engine {
+        "lmdb-renew" => "lmdb",
+        other => other,
+    }
+}
+
+/// Flags for the C++ compiler, behind those of the environment.
+fn cxx_flags(feature: &str, manifest_dir: &Path) -> String {
+    let mut flags = format!("{} {CXX_FLAGS}", std::env::var("CXXFLAGS").unwrap_or_default());
+    if feature == "speedb-snap" {
+        // Its own build's switch, which its crate's build does not have, and what stands in for a library that it
+        // needs.
+        let include = manifest_dir.join("speedb-snap");
+        flags.push_str(&format!(" -DSPEEDB_SNAP_OPTIMIZATION -I{}", include.display()));
+    }
+    flags.trim_start().to_owned()
+}
+
 /// The program that plays this engine. Builds it if need be, which for a library in C++ takes many minutes the
 /// first time.
 pub fn program_for(engine: &str) -> Result<PathBuf> {
@@ -19,13 +48,18 @@ pub fn program_for(engine: &str) -> Result<PathBuf> {
     }
     // The program is in TARGET/release.
     let target = own.ancestors().nth(2).context("this program is not in a target directory")?;
-    let target = target.join("players").join(engine);
-    eprintln!("building with {engine} in {}", target.display());
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
-    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["build", "--release", "--locked", "--quiet", "--features", engine])
+    let feature = feature_of(engine);
+    let target = target.join("players").join(feature);
+    eprintln!("building with {feature} in {}", target.display());
+    let manifest_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    if CXX_PEERS.contains(&feature) && cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        cargo.env("CXXFLAGS", cxx_flags(feature, manifest_dir));
+    }
+    let status = cargo
+        .args(["build", "--release", "--locked", "--quiet", "--features", feature])
         .arg("--manifest-path")
-        .arg(&manifest)
+        .arg(manifest_dir.join("Cargo.toml"))
         .arg("--target-dir")
         .arg(&target)
         // Standard output is for figures.

@@ -123,6 +123,10 @@ pub fn write_table(out: &mut impl Write, rows: &[Row], engines: &[String]) -> Re
 }
 
 fn ratio(unit: &str, ours: f64, theirs: f64) -> Option<f64> {
+    // A share is a difference: near nothing its ratio tells nothing.
+    if unit == "%" {
+        return None;
+    }
     let (better, worse) = if unit.ends_with("/s") { (ours, theirs) } else { (theirs, ours) };
     (worse > 0.0).then(|| better / worse)
 }
@@ -164,5 +168,6 @@ mod tests {
         assert_eq!(ratio("ns", 10.0, 20.0), Some(2.0));
         assert_eq!(ratio("puts/s", 10.0, 20.0), Some(0.5));
         assert_eq!(ratio("ns", 0.0, 20.0), None);
+        assert_eq!(ratio("%", 1.0, 2.0), None);
     }
 }

@@ -7,6 +7,8 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use bygone::{Db, Options, Snapshot, SnapshotId, Table};
 
+use super::operations::{Direction, Log, Operations, Worker};
+use super::snapshots::{Held, Snapshots, Taker};
 use super::{Access, Durability, Engine, Past, Reader, Setup, Written};
 use crate::data::{Key, Record};
 
@@ -22,7 +24,12 @@ pub struct Bygone {
 
 impl Bygone {
     pub fn open(dir: &Path, setup: Setup) -> Result<Bygone> {
-        let db = Options::new().cache_bytes(setup.cache_bytes).open(dir)?;
+        let mut options =
+            Options::new().cache_bytes(setup.cache_bytes).durability(bygone::Durability::Buffered);
+        if let Some(bytes) = setup.memtable_bytes {
+            options = options.memtable_bytes(bytes);
+        }
+        let db = options.open(dir)?;
         let table = db.table("bench")?;
         Ok(Bygone { db, table })
     }
@@ -84,6 +91,48 @@ impl Engine for Bygone {
 
     fn past(&self) -> Option<&dyn Past> {
         Some(self)
+    }
+
+    fn worker(&self) -> Option<&dyn Worker> {
+        Some(self)
+    }
+}
+
+impl Operations for Bygone {
+    fn put(&self, key: &Key, value: &[u8], log: Log) -> Result<()> {
+        ensure!(log == Log::Buffered, "there is no commit without a log");
+        Ok(self.db.put(&self.table, key, value)?)
+    }
+
+    fn get(&self, key: &Key, found: impl FnOnce(&[u8])) -> Result<()> {
+        self.db.snapshot().get_with(&self.table, key, found)?;
+        Ok(())
+    }
+
+    fn seek(&self, key: &Key, each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()> {
+        Ok(self.db.snapshot().for_each(&self.table, key.as_slice().., each)?)
+    }
+
+    fn scan(&self, direction: Direction, mut each: impl FnMut(&[u8], &[u8])) -> Result<()> {
+        let snapshot = self.db.snapshot();
+        match direction {
+            Direction::Forward => snapshot.for_each(&self.table, .., |key, value| {
+                each(key, value);
+                ControlFlow::Continue(())
+            })?,
+            Direction::Backward => {
+                for item in snapshot.range(&self.table, ..)?.rev() {
+                    let (key, value) = item?;
+                    each(&key, &value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn is_in_memtable(&self) -> Result<bool> {
+        let stats = self.db.stats()?;
+        Ok(stats.frozen_memtables == 0 && stats.flushes == 0)
     }
 }
 
@@ -165,4 +214,59 @@ fn scan(snapshot: &Snapshot, table: &Table, access: Access) -> Result<u64> {
     }
     ensure!(std::hint::black_box(sum) > 0, "a scan that saw nothing");
     Ok(records)
+}
+
+impl Snapshots for Bygone {
+    fn put(&self, records: &[Record]) -> Result<()> {
+        self.commit(records, Durability::Buffered)
+    }
+
+    fn settle(&self) -> Result<()> {
+        Engine::settle(self)
+    }
+
+    fn taker(&self) -> Result<Box<dyn Taker<'_> + '_>> {
+        Ok(Box::new(Calls(self)))
+    }
+}
+
+/// A snapshot is a call on the database; a thread keeps nothing.
+struct Calls<'e>(&'e Bygone);
+
+impl<'e> Taker<'e> for Calls<'e> {
+    fn pairs(&mut self, count: usize) -> Result<()> {
+        for _ in 0..count {
+            std::hint::black_box(self.0.db.snapshot());
+        }
+        Ok(())
+    }
+
+    fn get_each(&mut self, keys: &[Key]) -> Result<u64> {
+        let Bygone { db, table } = self.0;
+        let mut bytes = 0;
+        for key in keys {
+            bytes += db.snapshot().get_with(table, key, <[u8]>::len)?.unwrap_or(0) as u64;
+        }
+        Ok(bytes)
+    }
+
+    fn read(&mut self, key: &Key) -> Result<Option<Vec<u8>>> {
+        Ok(self.0.db.snapshot().get_with(&self.0.table, key, <[u8]>::to_vec)?)
+    }
+
+    fn take(&mut self, count: usize) -> Result<Box<dyn Held + 'e>> {
+        let snapshots = (0..count).map(|_| self.0.db.snapshot()).collect();
+        Ok(Box::new(HeldSnapshots { snapshots, table: &self.0.table }))
+    }
+}
+
+struct HeldSnapshots<'e> {
+    snapshots: Vec<Snapshot>,
+    table: &'e Table,
+}
+
+impl Held for HeldSnapshots<'_> {
+    fn read(&self, index: usize, key: &Key) -> Result<Option<Vec<u8>>> {
+        Ok(self.snapshots[index].get_with(self.table, key, <[u8]>::to_vec)?)
+    }
 }

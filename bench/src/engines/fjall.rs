@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot};
 
+use super::snapshots::{Held, Snapshots, Taker};
 use super::{Access, Durability, Engine, Reader, Setup};
 use crate::data::{Key, Record};
 
@@ -86,5 +87,59 @@ impl Reader for Now<'_> {
             records += 1;
         }
         Ok(records)
+    }
+}
+
+impl Snapshots for Fjall {
+    fn put(&self, records: &[Record]) -> Result<()> {
+        self.commit(records, Durability::Buffered)
+    }
+
+    fn settle(&self) -> Result<()> {
+        Engine::settle(self)
+    }
+
+    fn taker(&self) -> Result<Box<dyn Taker<'_> + '_>> {
+        Ok(Box::new(Calls(self)))
+    }
+}
+
+/// A snapshot is a call on the database; a thread keeps nothing.
+struct Calls<'e>(&'e Fjall);
+
+impl<'e> Taker<'e> for Calls<'e> {
+    fn pairs(&mut self, count: usize) -> Result<()> {
+        for _ in 0..count {
+            std::hint::black_box(self.0.db.snapshot());
+        }
+        Ok(())
+    }
+
+    fn get_each(&mut self, keys: &[Key]) -> Result<u64> {
+        let mut bytes = 0;
+        for key in keys {
+            bytes += self.0.db.snapshot().get(&self.0.keyspace, key)?.map_or(0, |value| value.len()) as u64;
+        }
+        Ok(bytes)
+    }
+
+    fn read(&mut self, key: &Key) -> Result<Option<Vec<u8>>> {
+        Ok(self.0.db.snapshot().get(&self.0.keyspace, key)?.map(|value| value.to_vec()))
+    }
+
+    fn take(&mut self, count: usize) -> Result<Box<dyn Held + 'e>> {
+        let snapshots = (0..count).map(|_| self.0.db.snapshot()).collect();
+        Ok(Box::new(HeldSnapshots { snapshots, keyspace: &self.0.keyspace }))
+    }
+}
+
+struct HeldSnapshots<'e> {
+    snapshots: Vec<Snapshot>,
+    keyspace: &'e Keyspace,
+}
+
+impl Held for HeldSnapshots<'_> {
+    fn read(&self, index: usize, key: &Key) -> Result<Option<Vec<u8>>> {
+        Ok(self.snapshots[index].get(self.keyspace, key)?.map(|value| value.to_vec()))
     }
 }

@@ -4,25 +4,51 @@
 //! fast for the case. Loops that take
 //! nanoseconds a turn are the engine's own, so that no virtual call is measured with them.
 
+#[cfg(feature = "art")]
+mod art;
 mod bygone;
+#[cfg(feature = "canopydb")]
+mod canopydb;
 #[cfg(feature = "fjall")]
 mod fjall;
 #[cfg(feature = "lmdb")]
 mod lmdb;
+#[cfg(feature = "lmdb")]
+mod lmdb_snapshots;
+mod memtable;
+pub mod operations;
 #[cfg(feature = "redb")]
 mod redb;
+#[cfg(any(feature = "rocksdb", feature = "speedb"))]
+mod rocks;
+#[cfg(any(feature = "rocksdb", feature = "speedb"))]
+mod rocks_snapshots;
+#[cfg(feature = "skiplist")]
+mod skiplist;
+pub mod snapshots;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+#[cfg(feature = "wiredtiger")]
+mod wiredtiger;
+
+#[cfg(all(feature = "rocksdb", feature = "speedb"))]
+compile_error!("rocksdb and speedb have symbols in common: a program has one of them");
 
 use std::path::Path;
 
 use anyhow::{Result, bail};
 
 use crate::data::{Key, Record};
+use operations::Worker;
 
 /// How to open an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// Memory for what was read, if the engine has a cache of its own.
     pub cache_bytes: usize,
+    /// Memory for what was written last, of each memtable; `None` leaves it to the engine, as do those without
+    /// memtables.
+    pub memtable_bytes: Option<usize>,
 }
 
 /// How durable a commit is when it returns.
@@ -77,6 +103,11 @@ pub trait Engine: Send + Sync {
     fn past(&self) -> Option<&dyn Past> {
         None
     }
+
+    /// For engines with memtables.
+    fn worker(&self) -> Option<&dyn Worker> {
+        None
+    }
 }
 
 pub trait Reader {
@@ -104,7 +135,15 @@ pub fn is_built_in(name: &str) -> bool {
         "bygone" => true,
         "redb" => cfg!(feature = "redb"),
         "fjall" => cfg!(feature = "fjall"),
-        "lmdb" => cfg!(feature = "lmdb"),
+        "lmdb" | "lmdb-renew" => cfg!(feature = "lmdb"),
+        "canopydb" => cfg!(feature = "canopydb"),
+        "sqlite" => cfg!(feature = "sqlite"),
+        "wiredtiger" => cfg!(feature = "wiredtiger"),
+        "rocksdb" => cfg!(feature = "rocksdb"),
+        "speedb" => cfg!(all(feature = "speedb", not(feature = "speedb-snap"))),
+        "speedb-snap" => cfg!(feature = "speedb-snap"),
+        "skiplist" => cfg!(feature = "skiplist"),
+        "art" => cfg!(feature = "art"),
         _ => false,
     }
 }
@@ -120,6 +159,31 @@ pub fn open(name: &str, dir: &Path, setup: Setup) -> Result<Box<dyn Engine>> {
         "fjall" => Box::new(fjall::Fjall::open(dir, setup)?),
         #[cfg(feature = "lmdb")]
         "lmdb" => Box::new(lmdb::Lmdb::open(dir, setup)?),
+        #[cfg(feature = "rocksdb")]
+        "rocksdb" => Box::new(rocks::Rocks::open(dir, setup)?),
+        #[cfg(feature = "speedb")]
+        "speedb" => Box::new(rocks::Rocks::open(dir, setup)?),
         _ => bail!("no engine {name}"),
     })
+}
+
+/// How to make a structure that is in memory alone.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    /// What it may take, if that is to be said before.
+    pub bytes: usize,
+    /// Whether the operating system has been made to give it before, where that can be done.
+    pub touched: bool,
+}
+
+/// Makes the ordered map of this name; `None` if it is not one, or not alone.
+pub fn alone(name: &str, memory: Memory) -> Result<Option<Box<dyn Worker>>> {
+    Ok(Some(match name {
+        "bygone" => Box::new(memtable::Memtable::new(memory.bytes, memory.touched)),
+        #[cfg(feature = "skiplist")]
+        "skiplist" => Box::new(skiplist::SkipList::default()),
+        #[cfg(feature = "art")]
+        "art" => Box::new(art::Art::new(memory.bytes, memory.touched)?),
+        _ => return Ok(None),
+    }))
 }

@@ -9,8 +9,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
-use redb::{Database, ReadOnlyTable, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition};
 
+use super::snapshots::{Held, Snapshots, Taker};
 use super::{Access, Durability, Engine, Reader, Setup};
 use crate::data::{Key, Record};
 
@@ -99,4 +100,60 @@ impl Reader for Now {
         }
         Ok(records)
     }
+}
+
+impl Snapshots for Redb {
+    fn put(&self, records: &[Record]) -> Result<()> {
+        self.commit(records, Durability::Buffered)
+    }
+
+    fn settle(&self) -> Result<()> {
+        Engine::settle(self)
+    }
+
+    fn taker(&self) -> Result<Box<dyn Taker<'_> + '_>> {
+        Ok(Box::new(ReadTransactions(self)))
+    }
+}
+
+/// A snapshot is a read transaction; tables belong to it, and a thread keeps nothing.
+struct ReadTransactions<'e>(&'e Redb);
+
+impl<'e> Taker<'e> for ReadTransactions<'e> {
+    fn pairs(&mut self, count: usize) -> Result<()> {
+        for _ in 0..count {
+            std::hint::black_box(self.0.db.begin_read()?);
+        }
+        Ok(())
+    }
+
+    fn get_each(&mut self, keys: &[Key]) -> Result<u64> {
+        let mut bytes = 0;
+        for key in keys {
+            let table = self.0.db.begin_read()?.open_table(TABLE)?;
+            bytes += table.get(key.as_slice())?.map_or(0, |value| value.value().len()) as u64;
+        }
+        Ok(bytes)
+    }
+
+    fn read(&mut self, key: &Key) -> Result<Option<Vec<u8>>> {
+        read(&self.0.db.begin_read()?, key)
+    }
+
+    fn take(&mut self, count: usize) -> Result<Box<dyn Held + 'e>> {
+        let transactions = (0..count).map(|_| self.0.db.begin_read()).collect::<Result<Vec<_>, _>>()?;
+        Ok(Box::new(HeldTransactions(transactions)))
+    }
+}
+
+struct HeldTransactions(Vec<ReadTransaction>);
+
+impl Held for HeldTransactions {
+    fn read(&self, index: usize, key: &Key) -> Result<Option<Vec<u8>>> {
+        read(&self.0[index], key)
+    }
+}
+
+fn read(tx: &ReadTransaction, key: &Key) -> Result<Option<Vec<u8>>> {
+    Ok(tx.open_table(TABLE)?.get(key.as_slice())?.map(|value| value.value().to_vec()))
 }

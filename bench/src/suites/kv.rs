@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use hdrhistogram::Histogram;
 
-use super::Suite;
+use super::{Suite, new_histogram, on_threads};
 use crate::arguments::Scale;
 use crate::context::Context;
 use crate::data::{self, RECORD_BYTES, Random, Record, VALUE_BYTES};
@@ -65,7 +65,7 @@ impl Sizes {
 
 fn run(context: &Context) -> Result<()> {
     let sizes = Sizes::of(context.scale);
-    let setup = Setup { cache_bytes: sizes.cache_bytes };
+    let setup = Setup { cache_bytes: sizes.cache_bytes, memtable_bytes: None };
     let on_loaded = ["load", "get", "scan", "begin", "overwrite", "durable", "as_of"];
     if on_loaded.iter().any(|case| context.wants(case)) {
         let (engine, dir) = load(context, &sizes, setup)?;
@@ -86,18 +86,6 @@ fn run(context: &Context) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Runs the same on several threads; answers what each gave.
-fn on_threads<T: Send>(count: usize, work: impl Fn(u64) -> Result<T> + Sync) -> Result<Vec<T>> {
-    std::thread::scope(|scope| {
-        let work = &work;
-        let threads: Vec<_> = (0..count as u64).map(|thread| scope.spawn(move || work(thread))).collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|p| std::panic::resume_unwind(p)))
-            .collect()
-    })
 }
 
 /// Puts all keys once, in random order. The database of the last number of threads is the one the other cases
@@ -207,11 +195,6 @@ fn overwrite_on(engine: &dyn Engine, keys: u64, commits: u64, thread: u64) -> Re
         latencies.saturating_record(start.elapsed().as_nanos() as u64);
     }
     Ok(latencies)
-}
-
-/// Nanoseconds, up to a minute and a half, to three digits.
-fn new_histogram() -> Result<Histogram<u64>> {
-    Ok(Histogram::new_with_bounds(1, 100_000_000_000, 3)?)
 }
 
 fn get(context: &Context, sizes: &Sizes, engine: &dyn Engine) -> Result<()> {

@@ -1,11 +1,14 @@
-//! The suites: one file each.
+//! The suites: one file or folder each.
 //!
-//! Owns: the list of suites. A suite is a function over a [`Context`], which names the engine; it reports as
-//! it goes.
+//! Owns: the list of suites, and what they have in common. A suite is a function over a [`Context`], which names
+//! the engine; it reports as it goes.
 
 mod kv;
+mod memtable;
+mod snapshots;
 
 use anyhow::{Context as _, Result};
+use hdrhistogram::Histogram;
 
 use crate::arguments::{Arguments, Scale};
 use crate::context::Context;
@@ -21,7 +24,7 @@ pub struct Suite {
     pub run: fn(&Context) -> Result<()>,
 }
 
-const SUITES: &[Suite] = &[kv::SUITE];
+const SUITES: &[Suite] = &[kv::SUITE, memtable::SUITE, snapshots::SUITE];
 
 pub fn find(name: &str) -> Result<&'static Suite> {
     let names: Vec<_> = SUITES.iter().map(|suite| suite.name).collect();
@@ -33,4 +36,21 @@ pub fn find(name: &str) -> Result<&'static Suite> {
 pub fn play(arguments: &Arguments, engine: &str) -> Result<()> {
     let suite = find(&arguments.suite)?;
     (suite.run)(&Context::new(arguments, engine, suite.cases)?)
+}
+
+/// Runs the same on several threads; answers what each gave.
+fn on_threads<T: Send>(count: usize, work: impl Fn(u64) -> Result<T> + Sync) -> Result<Vec<T>> {
+    std::thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = (0..count as u64).map(|thread| scope.spawn(move || work(thread))).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|p| std::panic::resume_unwind(p)))
+            .collect()
+    })
+}
+
+/// Nanoseconds, up to a minute and a half, to three digits.
+fn new_histogram() -> Result<Histogram<u64>> {
+    Ok(Histogram::new_with_bounds(1, 100_000_000_000, 3)?)
 }

@@ -45,6 +45,10 @@ fn figures(stats: &Stats) -> Vec<Figure> {
         figure("tables", "tables", stats.tables),
         figure("snapshots", "declared snapshots", stats.snapshots),
         figure("memtable_bytes", "memtables, in memory", stats.memtable_bytes),
+        figure("memtable_directory_bytes", "  hash directories", stats.memtable_directory_bytes),
+        figure("memtable_entry_bytes", "  records", stats.memtable_entry_bytes),
+        figure("memtable_vector_bytes", "  sorted vectors and cursors", stats.memtable_vector_bytes),
+        figure("memtable_reserved_bytes", "  held ready besides", stats.memtable_reserved_bytes),
         figure("frozen_memtables", "  waiting to be flushed", stats.frozen_memtables),
         figure("wal_bytes", "write-ahead log", stats.wal_bytes),
         figure("runs", "runs waiting for a merge", stats.runs),
@@ -67,6 +71,9 @@ pub fn stats(args: &Health, out: &mut Output) -> Result<()> {
         let mut object: Map<_, _> =
             figures.iter().map(|figure| (figure.name.to_owned(), Value::from(figure.value))).collect();
         object.insert("held_snapshots".to_owned(), stats.held_snapshots.iter().map(held_json).collect());
+        if let Some(failure) = stats.prune_failure {
+            object.insert("prune_failure".to_owned(), Value::from(failure));
+        }
         return out.json(&Value::Object(object));
     }
     let width = figures.iter().map(|figure| figure.label.len()).max().unwrap_or(0);
@@ -83,7 +90,12 @@ pub fn stats(args: &Health, out: &mut Output) -> Result<()> {
             numbers::bytes(held.kept_bytes)
         ))?;
     }
-    Ok(())
+    match &stats.prune_failure {
+        Some(failure) => {
+            out.line(format_args!("what deleted snapshots kept could not be given back: {failure}"))
+        }
+        None => Ok(()),
+    }
 }
 
 fn held_json(held: &HeldSnapshot) -> Value {

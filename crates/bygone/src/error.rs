@@ -3,9 +3,10 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::ids::{Seq, SnapshotId};
+use crate::utc::utc;
 
 /// What the engine answers.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -25,6 +26,8 @@ pub enum Error {
     SnapshotNotFound {
         /// How it was asked for, in words.
         snapshot: String,
+        /// What became of it, if there was one.
+        deleted: Option<SnapshotDeletion>,
     },
     /// The snapshot or transaction was held for longer than `Options::max_snapshot_age`, and what it kept was
     /// let go. Begin a new one.
@@ -40,6 +43,8 @@ pub enum Error {
     SnapshotHeld {
         /// The snapshot's id.
         snapshot: SnapshotId,
+        /// Who holds it.
+        holders: Vec<String>,
     },
     /// Another declared snapshot has this name.
     NameTaken {
@@ -71,6 +76,11 @@ pub enum Error {
     },
     /// There is no database here, and none was to be made.
     NotFound {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The directory was to be made, but is there and holds something.
+    NotEmpty {
         /// The directory.
         path: PathBuf,
     },
@@ -119,6 +129,15 @@ pub enum Error {
     },
 }
 
+/// When and why a snapshot was deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotDeletion {
+    /// When.
+    pub time: SystemTime,
+    /// By which rule, in its words; empty if somebody asked for just this.
+    pub rule: String,
+}
+
 impl Error {
     pub(crate) fn corruption(path: &Path, offset: u64, reason: impl Into<String>) -> Self {
         Error::Corruption { path: path.to_owned(), offset, reason: reason.into() }
@@ -139,15 +158,21 @@ impl fmt::Display for Error {
                     key.escape_ascii().to_string()
                 )
             }
-            Error::SnapshotNotFound { snapshot } => write!(f, "no declared snapshot {snapshot}"),
             Error::SnapshotExpired { seq, age, limit } => write!(
                 f,
                 "the snapshot of commit {seq} was held for {:.3} s; the limit is {:.3} s",
                 age.as_secs_f64(),
                 limit.as_secs_f64()
             ),
-            Error::SnapshotHeld { snapshot } => {
-                write!(f, "snapshot {snapshot} is held and may not be deleted")
+            Error::SnapshotNotFound { snapshot, deleted: None } => {
+                write!(f, "no declared snapshot {snapshot}")
+            }
+            Error::SnapshotNotFound { snapshot, deleted: Some(SnapshotDeletion { time, rule }) } => {
+                write!(f, "no declared snapshot {snapshot}: it was deleted at {}", utc(*time))?;
+                if rule.is_empty() { Ok(()) } else { write!(f, " by the rule {rule:?}") }
+            }
+            Error::SnapshotHeld { snapshot, holders } => {
+                write!(f, "snapshot {snapshot} is held by {holders:?} and may not be deleted")
             }
             Error::NameTaken { name, snapshot } => {
                 write!(f, "the name {name:?} is taken by snapshot {snapshot}")
@@ -161,6 +186,7 @@ impl fmt::Display for Error {
             }
             Error::Locked { path, owner: None } => write!(f, "{} is open in another process", path.display()),
             Error::NotFound { path } => write!(f, "there is no database at {}", path.display()),
+            Error::NotEmpty { path } => write!(f, "{} is there already and is not empty", path.display()),
             Error::ReadOnly { path } => write!(f, "{} is open for reading only", path.display()),
             Error::TooLarge { what, size, limit } => {
                 write!(f, "{what} is too large: {size}, the limit is {limit}")

@@ -37,6 +37,9 @@ mod error;
 mod health;
 mod history;
 mod ids;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod internals;
 pub mod io;
 mod layer;
 pub mod limits;
@@ -47,14 +50,17 @@ mod signal;
 mod snapshot;
 mod sync;
 mod txn;
+mod utc;
 mod value;
 mod wal;
 
 pub use db::{Db, Options, Stats, VerifyReport};
-pub use error::{Error, Result};
+pub use error::{Error, Result, SnapshotDeletion};
+pub use history::of_key::History;
+pub use history::retention::Retention;
 pub use history::{SnapshotInfo, SnapshotRef};
 pub use ids::{Seq, SnapshotId};
-pub use snapshot::{HeldSnapshot, Range, Snapshot, Table};
+pub use snapshot::{Change, Diff, HeldSnapshot, Range, Snapshot, Table};
 pub use txn::{Durability, Transaction, TransactionRange};
 pub use value::Value;
 

@@ -160,9 +160,11 @@ fn an_expired_snapshot_gives_an_error_everywhere_and_lets_go() {
     db.merge().unwrap();
     let held = db.snapshot();
     let past = db.as_of(declared).unwrap();
-    let (mut range, untouched) = (held.range(&table, ..).unwrap(), held.range(&table, ..).unwrap());
+    let (mut range, mut untouched) = (held.range(&table, ..).unwrap(), held.range(&table, ..).unwrap());
     range.next().unwrap().unwrap();
     range.next_back().unwrap().unwrap();
+    let mut diff = past.diff(&held, &table).unwrap();
+    diff.next().unwrap().unwrap();
     let mut tx = db.begin().unwrap();
     tx.put(&table, "own", "x").unwrap();
     assert_eq!(held.get(&table, 7u32.to_be_bytes()).unwrap().unwrap(), 3u32.to_be_bytes().repeat(25));
@@ -180,14 +182,16 @@ fn an_expired_snapshot_gives_an_error_everywhere_and_lets_go() {
         assert!(is_expired(snapshot.table("t")));
     }
     assert!(range.next().is_some_and(is_expired) && range.next().is_none());
-    assert!(untouched.rev().next().is_some_and(is_expired));
+    assert!(untouched.next_back().is_some_and(is_expired));
     wait_until("the transaction expires", || is_expired(tx.get(&table, "k")));
     assert!(is_expired(tx.range(&table, ..)));
+    assert!(is_expired(held.diff(&db.snapshot(), &table)) && is_expired(db.snapshot().diff(&past, &table)));
+    assert!(diff.next().is_some_and(is_expired) && diff.next().is_none());
     assert_eq!(tx.get(&table, "own").unwrap().unwrap(), b"x", "its own writes are no read of the view");
     // Nobody changed what it wrote, and that is known without its view.
     tx.commit().unwrap();
     // Seven handles, and nothing is kept for them.
-    drop(range);
+    drop((range, diff));
     for held in db.stats().unwrap().held_snapshots {
         assert_eq!((held.kept_bytes, held.sharing), (0, 1));
     }

@@ -155,6 +155,11 @@ impl PageStore {
         Ok(Arc::new(base))
     }
 
+    /// The generation of the published base.
+    pub fn generation(&self) -> u64 {
+        self.publish().superblock.root.generation
+    }
+
     /// Superseded pages born up to this generation are kept for the past.
     pub fn newest_retained(&self) -> u64 {
         self.publish().superblock.newest_retained
@@ -181,6 +186,11 @@ impl PageStore {
         }
         publish.superblock = next;
         Ok(())
+    }
+
+    /// Whether nobody knows which superblock is on the disk, so that nothing may be written any more.
+    pub fn is_poisoned(&self) -> bool {
+        self.publish().poisoned.is_some()
     }
 
     pub(super) fn check_writable(&self, publish: &Publish) -> Result<()> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::Db;
 use crate::error::{Error, Result};
+use crate::history::retention::Retention;
 use crate::io::{Disk, RealDisk};
 use crate::snapshot::{HeldSnapshot, Limits};
 use crate::txn::Durability;
@@ -23,6 +24,7 @@ pub struct Options {
     pub(super) history_dir: Option<PathBuf>,
     pub(super) background: bool,
     pub(super) limits: Limits,
+    pub(super) retention: Option<Retention>,
 }
 
 impl Default for Options {
@@ -37,6 +39,7 @@ impl Default for Options {
             history_dir: None,
             background: true,
             limits: Limits::default(),
+            retention: None,
         }
     }
 }
@@ -103,6 +106,13 @@ impl Options {
         self
     }
 
+    /// Applies this policy in the background, every ten seconds while there are commits and every hour while there
+    /// are none; needs [`background`](Options::background). Default: every snapshot is kept.
+    pub fn retention(mut self, policy: Retention) -> Self {
+        self.retention = Some(policy);
+        self
+    }
+
     /// What to call, once each, with snapshots and transactions that have been held for so long: they keep
     /// memory and room on the disk. It is called on a thread of the database's own, which must not wait for
     /// it for long.
@@ -153,6 +163,7 @@ impl Options {
                 });
             }
         }
+        self.retention.as_ref().map_or(Ok(()), Retention::check)?;
         Db::open_with(disk, path.as_ref(), self)
     }
 }

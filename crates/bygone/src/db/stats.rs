@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Db;
 use super::engine::lock;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::Seq;
+use crate::memtable::MemtableBytes;
 use crate::snapshot::HeldSnapshot;
 
 /// Figures about an open database. Sizes are in bytes; counts of written bytes begin when the database is
@@ -22,8 +23,17 @@ pub struct Stats {
     pub tables: u64,
     /// Declared snapshots.
     pub snapshots: u64,
-    /// Memory of the active and the frozen memtables.
+    /// Memory that the active and the frozen memtables use: the sum of the next three. It counts towards
+    /// their budgets.
     pub memtable_bytes: u64,
+    /// Their hash directories.
+    pub memtable_directory_bytes: u64,
+    /// Their records.
+    pub memtable_entry_bytes: u64,
+    /// Their sorted vectors, and the cursors that read them.
+    pub memtable_vector_bytes: u64,
+    /// Memory that memtables hold ready for records to come, and the whole standby memtable.
+    pub memtable_reserved_bytes: u64,
     /// Memtables that wait for a flush.
     pub frozen_memtables: u64,
     /// Runs that wait for a merge.
@@ -61,6 +71,8 @@ pub struct Stats {
     pub written_bytes: u64,
     /// Commits that opening found in the log.
     pub recovered_commits: u64,
+    /// Why what deleted snapshots kept could not be given back; nothing if it could.
+    pub prune_failure: Option<String>,
     /// How often a memtable became a run.
     pub flushes: u64,
     /// How often several runs became one.
@@ -100,14 +112,22 @@ impl Db {
         let space = engine.store.space_stats();
         let counters = &engine.counters;
         let (mut wal_bytes, mut logged) = (0, 0);
+        let standby = engine.backlog.standby_bytes();
+        let mut memtables =
+            MemtableBytes { reserved: standby.used() + standby.reserved, ..MemtableBytes::default() };
+        layers.memtables.iter().for_each(|memtable| memtables.add(memtable.bytes()));
         if let Some(writer) = &engine.writer {
             (wal_bytes, logged) = (writer.wal.bytes(), count(&writer.committer.logged_bytes));
         }
         Ok(Stats {
             seq: now.seq(),
             tables: engine.present.context().tables.lock().len() as u64,
-            snapshots: engine.past.count(&now)?,
-            memtable_bytes: layers.memtables.iter().map(|memtable| memtable.memory_bytes() as u64).sum(),
+            snapshots: engine.past.living(&now)?.len() as u64,
+            memtable_bytes: memtables.used() as u64,
+            memtable_directory_bytes: memtables.directory as u64,
+            memtable_entry_bytes: memtables.entries as u64,
+            memtable_vector_bytes: memtables.vectors as u64,
+            memtable_reserved_bytes: memtables.reserved as u64,
             frozen_memtables: layers.memtables.len() as u64 - 1,
             runs: manifest.runs.len() as u64,
             run_bytes: manifest.runs.iter().map(|run| run.bytes).sum(),
@@ -132,6 +152,7 @@ impl Db {
                 + count(&counters.merged_bytes)
                 + count(&counters.history_bytes),
             recovered_commits: engine.recovered_commits,
+            prune_failure: lock(&engine.prune_failure).as_ref().map(Error::to_string),
             flushes: count(&counters.flushes),
             consolidations: count(&counters.consolidations),
             merges: count(&counters.merges),

@@ -1,28 +1,30 @@
 //! The hash directory: from a key to its node.
 //!
 //! Owns: the buckets. Promises: finding and inserting are lock-free and take O(1) expected steps; a key has
-//! one node; nothing is ever taken out. May call: `entry`, `arena`.
+//! one node; nothing is ever taken out. May call: `entry`, `arena`, `pages`.
 //!
 //! A bucket is one word: a pointer to the newest node of its chain, with tags in the pointer's unused bits.
 //! Each key has one tag bit, and a word's tags are those of all nodes in the chain that it leads to (as in V.
 //! Leis et al., "Morsel-Driven Parallelism", SIGMOD 2014). So most look-ups of absent keys, and most
 //! insertions of new ones, end at the bucket's word and touch no node.
 
+use std::alloc::{Layout, handle_alloc_error};
+use std::ops::Deref;
 use std::ptr::{self, NonNull};
 
 use super::arena::Claim;
 use super::entry::{FIRST_TAG_BIT, Node, NodeRef, TAG_BITS};
+use super::pages::Pages;
 use crate::layer::HashedKey;
 use crate::sync::atomic::{AtomicPtr, Ordering};
 
 /// The part of the budget that the buckets take. Small records (80 bytes) fill the rest with about one node
 /// for each bucket.
 const BUDGET_SHARE: usize = 12;
-const PAGE_BYTES: usize = 4096;
 
 /// Its owner inserts nodes of one arena only, and keeps that arena as long as the directory.
 pub(super) struct Directory {
-    buckets: Box<[AtomicPtr<Node>]>,
+    buckets: Buckets,
 }
 
 impl Directory {
@@ -30,13 +32,7 @@ impl Directory {
     /// first touch.
     pub fn new(budget_bytes: usize) -> Directory {
         let count = (budget_bytes / BUDGET_SHARE / size_of::<AtomicPtr<Node>>()).max(1);
-        let buckets: Box<[_]> = (0..count).map(|_| AtomicPtr::new(ptr::null_mut())).collect();
-        // The compiler may turn the line above into a request for zeroed memory, which the system provides
-        // page by page at the first store. Relaxed: not shared yet.
-        for bucket in buckets.iter().step_by(PAGE_BYTES / size_of::<AtomicPtr<Node>>()) {
-            bucket.store(ptr::null_mut(), Ordering::Relaxed);
-        }
-        Directory { buckets }
+        Directory { buckets: Buckets::new(count) }
     }
 
     pub fn bytes(&self) -> usize {
@@ -83,6 +79,44 @@ impl Directory {
         // The hash's high bits, scaled to the number of buckets: any number will do, not only powers of two.
         let index = (u128::from(hash) * self.buckets.len() as u128) >> 64;
         &self.buckets[index as usize]
+    }
+}
+
+/// A slice in pages of its own.
+struct Buckets {
+    start: NonNull<AtomicPtr<Node>>,
+    count: usize,
+    /// Where the buckets are.
+    _pages: Pages,
+}
+
+// SAFETY: it owns a slice of atomics.
+unsafe impl Send for Buckets {}
+// SAFETY: as above.
+unsafe impl Sync for Buckets {}
+
+impl Buckets {
+    /// That many empty buckets.
+    fn new(count: usize) -> Buckets {
+        let layout = Layout::array::<AtomicPtr<Node>>(count).expect("a budget is memory there can be");
+        let Some(pages) = Pages::new(layout.size()) else { handle_alloc_error(layout) };
+        pages.prefer_huge();
+        let start = pages.start().cast::<AtomicPtr<Node>>();
+        for index in 0..count {
+            // SAFETY: the piece is so large, aligned for it, and not shared yet.
+            unsafe { start.add(index).write(AtomicPtr::new(ptr::null_mut())) };
+        }
+        Buckets { start, count, _pages: pages }
+    }
+}
+
+impl Deref for Buckets {
+    type Target = [AtomicPtr<Node>];
+
+    #[inline]
+    fn deref(&self) -> &[AtomicPtr<Node>] {
+        // SAFETY: `new` wrote that many there, and they live as long as the pages.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.count) }
     }
 }
 

@@ -1,50 +1,44 @@
 //! The memory that a memtable expects to use, asked for in one piece ahead of time.
 //!
 //! Owns: that piece. Promises: handing out is one exchange and never waits; what is handed out stays in place
-//! until the reserve is dropped. May call: the allocator.
+//! until the reserve is dropped. May call: `pages`.
 //!
 //! The system provides memory page by page at the first store to each, and that costs more than inserting the
 //! records that fill a page. [`Reserve::touch`] pays this ahead; untouched, the reserve is address space and
 //! nothing more.
 
-use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
 
+use super::pages::{self, Pages};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
-/// Enough for all that is put in a chunk.
-pub(super) const ALIGNMENT_BYTES: usize = 16;
-/// No system has smaller pages.
-const PAGE_BYTES: usize = 4096;
+pub(super) const ALIGNMENT_BYTES: usize = pages::ALIGNMENT_BYTES;
 
 pub(super) struct Reserve {
-    memory: Option<(NonNull<u8>, Layout)>,
+    pages: Option<Pages>,
     given_bytes: AtomicUsize,
 }
 
 impl Reserve {
     /// About `bytes` bytes, or nothing if the system refuses: users of a reserve can do without.
     pub fn new(bytes: usize) -> Reserve {
-        let layout = Layout::from_size_align(bytes / ALIGNMENT_BYTES * ALIGNMENT_BYTES, ALIGNMENT_BYTES).ok();
-        let memory = layout.filter(|layout| layout.size() > 0).and_then(|layout| {
-            // SAFETY: the layout's size is not zero.
-            let memory = NonNull::new(unsafe { alloc(layout) })?;
-            super::entry::assert_taggable(memory.addr().get() + layout.size());
-            Some((memory, layout))
-        });
-        Reserve { memory, given_bytes: AtomicUsize::new(0) }
+        let pages = Pages::new(bytes / ALIGNMENT_BYTES * ALIGNMENT_BYTES);
+        if let Some(pages) = &pages {
+            super::entry::assert_taggable(pages.start().addr().get() + pages.bytes());
+        }
+        Reserve { pages, given_bytes: AtomicUsize::new(0) }
     }
 
     /// Memory that nobody else has, not initialised, at a multiple of [`ALIGNMENT_BYTES`], which `bytes` must
     /// be too; `None` when there is not so much left.
     pub fn take(&self, bytes: usize) -> Option<NonNull<u8>> {
         debug_assert!(bytes.is_multiple_of(ALIGNMENT_BYTES));
-        let (memory, layout) = self.memory?;
+        let pages = self.pages.as_ref()?;
         // Relaxed, here and below: the exchange alone makes ranges disjoint; the memory was there before the
         // reserve was shared.
         let mut given = self.given_bytes.load(Ordering::Relaxed);
         loop {
-            if bytes > layout.size() - given {
+            if bytes > pages.bytes() - given {
                 return None;
             }
             let taken = self.given_bytes.compare_exchange_weak(
@@ -55,7 +49,7 @@ impl Reserve {
             );
             match taken {
                 // SAFETY: `given + bytes` does not exceed the size.
-                Ok(_) => return Some(unsafe { memory.add(given) }),
+                Ok(_) => return Some(unsafe { pages.start().add(given) }),
                 Err(changed) => given = changed,
             }
         }
@@ -66,25 +60,18 @@ impl Reserve {
         self.given_bytes.load(Ordering::Relaxed)
     }
 
-    /// Makes the system provide all pages that are not handed out yet.
-    pub fn touch(&mut self) {
-        let Some((memory, layout)) = self.memory else { return };
-        // Relaxed: `&mut self`, so nobody hands out meanwhile.
-        let given = self.given_bytes.load(Ordering::Relaxed);
-        for offset in (given..layout.size()).step_by(PAGE_BYTES) {
-            // SAFETY: inside the reserve, and not handed out. Volatile, or the compiler may leave out what
-            // nobody reads.
-            unsafe { memory.add(offset).write_volatile(0) };
-        }
+    /// What is not handed out yet.
+    pub fn left_bytes(&self) -> usize {
+        self.pages.as_ref().map_or(0, Pages::bytes) - self.given_bytes.load(Ordering::Relaxed)
     }
-}
 
-impl Drop for Reserve {
-    fn drop(&mut self) {
-        if let Some((memory, layout)) = self.memory {
-            // SAFETY: made with this layout in `new`; who took from it took it for the life of the reserve.
-            unsafe { dealloc(memory.as_ptr(), layout) };
-        }
+    /// Makes the system provide all pages that are not handed out yet. Meanwhile nothing is.
+    pub fn touch(&self) {
+        let Some(pages) = &self.pages else { return };
+        let given = self.given_bytes.swap(pages.bytes(), Ordering::Relaxed);
+        // SAFETY: what is from there on is taken, by the line above, and given back by the one below.
+        unsafe { pages.touch(given) };
+        self.given_bytes.store(given, Ordering::Relaxed);
     }
 }
 
@@ -94,7 +81,7 @@ mod tests {
 
     #[test]
     fn what_is_handed_out_is_disjoint_and_ends_with_the_reserve() {
-        let mut reserve = Reserve::new(10_007);
+        let reserve = Reserve::new(10_007);
         reserve.touch();
         let mut taken = Vec::new();
         while let Some(memory) = reserve.take(1600) {

@@ -9,12 +9,14 @@ pub(crate) mod current;
 mod cursor;
 #[cfg(all(test, not(loom)))]
 mod cursor_tests;
+mod diff;
 pub(crate) mod layers;
 #[cfg(all(test, not(loom)))]
 mod lifetime_tests;
 pub(crate) mod present;
 mod range;
 pub(crate) mod rows;
+mod since;
 mod table;
 mod watch;
 
@@ -23,6 +25,7 @@ use std::ops::{Bound, ControlFlow, Deref, RangeBounds};
 use std::sync::Arc;
 
 pub(crate) use cursor::MergeCursor;
+pub use diff::{Change, Diff};
 pub(crate) use layers::{Context, Layers};
 pub use range::Range;
 pub(crate) use range::{Top, owned_bounds};
@@ -93,7 +96,7 @@ impl Snapshot {
 
     /// # Errors
     /// `SnapshotExpired`.
-    fn check_alive(&self) -> Result<()> {
+    pub(crate) fn check_alive(&self) -> Result<()> {
         if self.has_expired() { self.lease().map(|_| ()) } else { Ok(()) }
     }
 

@@ -111,6 +111,15 @@ pub(crate) struct Leader {
     segment: u64,
     /// Whether the active memtable was seen to be half full: then the next one is asked for.
     half_full: bool,
+    to_wake: ToWake,
+}
+
+/// Threads that have got work. Woken only when the lock of [`Leader`] is given back: the system may give the
+/// processor to who is woken, at once, and every writer would wait for that.
+#[derive(Default)]
+struct ToWake {
+    standby: bool,
+    flush: bool,
 }
 
 /// What the next commit gets.
@@ -197,6 +206,7 @@ impl Committer {
                 recent: RecentCommits::default(),
                 segment: 0,
                 half_full: false,
+                to_wake: ToWake::default(),
             }),
             publisher: Mutex::default(),
             published: Condvar::new(),
@@ -267,35 +277,45 @@ impl Committer {
         let hand_on = HandOn(self);
         let tickets = self.take_group();
         let unfinished = PoisonOnUnwind(&self.health);
-        self.commit_group(tickets);
+        let to_wake = self.commit_group(tickets);
         std::mem::forget(unfinished);
         drop(hand_on);
+        self.wake(to_wake);
     }
 
-    /// The waiting tickets, as many as fit a group. A commit that changes the catalogue of tables is a group
-    /// of its own, so that the others are validated entirely before or after it.
+    fn wake(&self, to_wake: ToWake) {
+        if to_wake.standby {
+            self.standby_wanted.raise();
+        }
+        if to_wake.flush {
+            self.backlog.wake();
+        }
+    }
+
+    /// The waiting tickets, as many as fit a group. A commit that changes the catalogue of tables, or snapshots
+    /// that are declared already, is a group of its own: the others are validated entirely before or after it.
     fn take_group(&self) -> Vec<Arc<Ticket>> {
         let mut queue = lock(&self.queue);
         let mut bytes = 0;
         let mut count = 0;
         for ticket in &queue.waiting {
-            let changes_tables = matches!(&lock(&ticket.state).word,
-                Word::Waiting(waiting) if waiting.0.marks.table_change.is_some());
+            let stands_alone = matches!(&lock(&ticket.state).word,
+                Word::Waiting(waiting) if waiting.0.marks.stands_alone());
             if count > 0
-                && (changes_tables || count == GROUP_COMMITS_MAX || bytes + ticket.bytes > GROUP_BYTES_SOFT)
+                && (stands_alone || count == GROUP_COMMITS_MAX || bytes + ticket.bytes > GROUP_BYTES_SOFT)
             {
                 break;
             }
             bytes += ticket.bytes;
             count += 1;
-            if changes_tables {
+            if stands_alone {
                 break;
             }
         }
         queue.waiting.drain(..count).collect()
     }
 
-    fn commit_group(&self, tickets: Vec<Arc<Ticket>>) {
+    fn commit_group(&self, tickets: Vec<Arc<Ticket>>) -> ToWake {
         let mut leader = lock(&self.leader);
         let mut accepted: Vec<(Arc<Ticket>, Request, Vec<u8>, Place)> = Vec::with_capacity(tickets.len());
         // Given for good only when the log has the group.
@@ -321,7 +341,7 @@ impl Committer {
             record::set_place(&mut encoded, place);
             accepted.push((ticket, request, encoded, place));
         }
-        let Some((_, _, _, last)) = accepted.last() else { return };
+        let Some((_, _, _, last)) = accepted.last() else { return ToWake::default() };
         let last = *last;
         let payloads: Vec<&[u8]> = accepted.iter().map(|(_, _, encoded, _)| &encoded[..]).collect();
         let sync = accepted.iter().any(|(_, request, ..)| request.durability == Durability::Sync);
@@ -329,7 +349,7 @@ impl Committer {
             for (ticket, ..) in accepted {
                 ticket.tell(Word::Refused(error.clone()));
             }
-            return;
+            return std::mem::take(&mut leader.to_wake);
         }
         let logged: usize = payloads.iter().map(|payload| payload.len()).sum();
         self.logged_bytes.fetch_add(logged as u64, Ordering::Relaxed);
@@ -360,6 +380,7 @@ impl Committer {
             let (memtable, group) = (leader.active.clone(), group.clone());
             ticket.tell(Word::Accepted(Box::new(Accepted { request, place, memtable, group })));
         }
+        std::mem::take(&mut leader.to_wake)
     }
 
     /// Writes the group to the log, into a new memtable's part of it if the active one is full.
@@ -374,7 +395,7 @@ impl Committer {
         if half_full || segment != leader.segment {
             leader.half_full |= half_full;
             leader.segment = segment;
-            self.standby_wanted.raise();
+            leader.to_wake.standby = true;
         }
         if sync {
             self.wal.sync().map_err(|error| self.log_failed(error))?;
@@ -407,6 +428,7 @@ impl Committer {
             next_snapshot_id: leader.numbers.next_snapshot_id,
             last_time_micros: leader.numbers.last_time_micros,
         });
+        leader.to_wake.flush = true;
         Ok(())
     }
 
@@ -420,6 +442,9 @@ impl Committer {
         if !leader.active.is_empty() {
             self.rotate(&mut leader)?;
         }
+        let to_wake = std::mem::take(&mut leader.to_wake);
+        drop(leader);
+        self.wake(to_wake);
         Ok(last_seq)
     }
 
@@ -455,6 +480,11 @@ impl Committer {
         declared.drain(..end);
     }
 
+    /// These snapshots are deleted, visibly and durably: nothing more needs to be kept for them.
+    pub fn forget_declared(&self, seqs: &[u64]) {
+        lock(&self.declared).retain(|declared| seqs.binary_search(declared).is_err());
+    }
+
     pub(super) fn database(&self) -> u64 {
         self.present.context().tables.database()
     }
@@ -467,7 +497,7 @@ impl Committer {
             (HashedKey { key: Key { table, bytes }, hash: *hash }, value)
         });
         memtable.insert_batch(place.seq, records);
-        insert_system_records(memtable, &request.marks, *place, self.present.context().hash_seed);
+        record::insert_system_records(memtable, &request.marks, *place, self.present.context().hash_seed);
     }
 
     /// One member of the group is done; the last one publishes whatever is whole.
@@ -520,17 +550,6 @@ impl Numbers {
             last_time_micros: place.time_micros,
         }
     }
-}
-
-/// Inserts the rows that a commit's marks stand for; recovery does the same.
-pub(crate) fn insert_system_records(memtable: &Memtable, marks: &Marks, place: Place, hash_seed: u64) {
-    let records = record::system_records(marks, place);
-    if records.is_empty() {
-        return;
-    }
-    let records =
-        records.iter().map(|(table, key, value)| (HashedKey::new(*table, key, hash_seed), value.as_deref()));
-    memtable.insert_batch(place.seq, records);
 }
 
 impl Ticket {
