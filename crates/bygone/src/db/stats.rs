@@ -10,6 +10,7 @@ use super::engine::lock;
 use crate::error::{Error, Result};
 use crate::ids::Seq;
 use crate::memtable::MemtableBytes;
+use crate::snapshot::HeldSnapshot;
 
 /// Figures about an open database. Sizes are in bytes; counts of written bytes begin when the database is
 /// opened.
@@ -61,6 +62,9 @@ pub struct Stats {
     pub cache_budget_bytes: u64,
     /// Places where threads note their views, busy or idle.
     pub reader_slots: u64,
+    /// The views that are being held, the longest first; one that is just being read through may be among
+    /// them.
+    pub held_snapshots: Vec<HeldSnapshot>,
     /// Keys and values that were committed.
     pub application_bytes: u64,
     /// Bytes written to files: log, runs, base and history together.
@@ -100,8 +104,10 @@ impl Db {
         // Relaxed: figures for people.
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let engine = self.engine();
+        // First, so that the view which is taken here is not among them.
+        let held_snapshots = engine.present.look();
         let now = self.snapshot();
-        let layers = now.layers();
+        let layers = now.layers()?;
         let manifest = lock(&engine.manifest).clone();
         let space = engine.store.space_stats();
         let counters = &engine.counters;
@@ -136,6 +142,7 @@ impl Db {
             cache_bytes: engine.cache.used_bytes() as u64,
             cache_budget_bytes: engine.cache.budget_bytes() as u64,
             reader_slots: engine.present.reader_slots() as u64,
+            held_snapshots,
             application_bytes: engine
                 .writer
                 .as_ref()
