@@ -39,6 +39,17 @@ impl Directory {
         size_of_val::<[_]>(&self.buckets)
     }
 
+    /// Asks the processor to fetch the key's bucket.
+    #[inline]
+    pub fn prefetch(&self, key: &HashedKey<'_>) {
+        #[cfg(all(target_arch = "x86_64", not(loom)))]
+        // SAFETY: a hint; it never faults.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(self.bucket(key.hash)).cast());
+        }
+    }
+
     #[inline]
     pub fn find(&self, key: &HashedKey<'_>) -> Option<NodeRef<'_>> {
         // Acquire: pairs with the release in `insert`.

@@ -49,6 +49,9 @@ pub(crate) struct Memtable {
     sorting: Mutex<Work>,
 }
 
+/// How many buckets are asked for at once: memory answers many requests at a time.
+const PREFETCH_RECORDS: usize = 8;
+
 /// Bytes in use, by what they are for.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MemtableBytes {
@@ -114,9 +117,28 @@ impl Memtable {
         records: impl IntoIterator<Item = (HashedKey<'a>, Option<&'a [u8]>)>,
     ) {
         let mut claim = self.arena.claim();
-        for (key, value) in records {
-            self.directory.insert(&mut claim, seq, &key, value);
-            claim.count_record();
+        let records = records.into_iter();
+        if records.size_hint().1 == Some(1) {
+            for (key, value) in records {
+                self.directory.insert(&mut claim, seq, &key, value);
+                claim.count_record();
+            }
+            return;
+        }
+        let mut records = records.fuse();
+        loop {
+            let window: [_; PREFETCH_RECORDS] = std::array::from_fn(|_| {
+                let record = records.next()?;
+                self.directory.prefetch(&record.0);
+                Some(record)
+            });
+            for (key, value) in window.iter().flatten() {
+                self.directory.insert(&mut claim, seq, key, *value);
+                claim.count_record();
+            }
+            if window[PREFETCH_RECORDS - 1].is_none() {
+                return;
+            }
         }
     }
 
