@@ -85,6 +85,28 @@ impl Directory {
         }
     }
 
+    /// How many nodes the longest chain has.
+    #[cfg(all(test, not(loom)))]
+    pub fn longest_chain(&self) -> usize {
+        let length = |bucket: &AtomicPtr<Node>| {
+            let mut word = bucket.load(Ordering::Acquire);
+            let mut length = 0;
+            while let Some(node) = NonNull::new(word.map_addr(|address| address & !TAG_MASK)) {
+                // SAFETY: as in `find_in_chain`.
+                word = unsafe { NodeRef::from_raw(node) }.node().next.load(Ordering::Relaxed);
+                length += 1;
+            }
+            length
+        };
+        self.buckets.iter().map(length).max().unwrap_or(0)
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub fn bucket_index(&self, hash: u64) -> usize {
+        let bucket = std::ptr::from_ref(self.bucket(hash));
+        self.buckets.iter().position(|other| std::ptr::eq(other, bucket)).unwrap()
+    }
+
     #[inline]
     fn bucket(&self, hash: u64) -> &AtomicPtr<Node> {
         // The hash's high bits, scaled to the number of buckets: any number will do, not only powers of two.

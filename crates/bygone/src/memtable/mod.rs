@@ -25,6 +25,8 @@ mod reserve;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod vectors;
+#[cfg(all(test, not(loom)))]
+mod work_tests;
 
 use std::sync::PoisonError;
 
