@@ -13,7 +13,7 @@ use std::ops::Deref;
 use std::ptr::{self, NonNull};
 
 use super::arena::Claim;
-use super::entry::{FIRST_TAG_BIT, Node, NodeRef, TAG_BITS};
+use super::entry::{FIRST_TAG_BIT, Node, NodeRef, TAG_BITS, prefetch};
 use super::pages::Pages;
 use crate::layer::HashedKey;
 use crate::sync::atomic::{AtomicPtr, Ordering};
@@ -42,12 +42,7 @@ impl Directory {
     /// Asks the processor to fetch the key's bucket.
     #[inline]
     pub fn prefetch(&self, key: &HashedKey<'_>) {
-        #[cfg(all(target_arch = "x86_64", not(loom)))]
-        // SAFETY: a hint; it never faults.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(self.bucket(key.hash)).cast());
-        }
+        prefetch(self.bucket(key.hash));
     }
 
     #[inline]
