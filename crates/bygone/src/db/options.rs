@@ -114,8 +114,8 @@ impl Options {
     }
 
     /// What to call, once each, with snapshots and transactions that have been held for so long: they keep
-    /// memory and room on the disk. It is called on a thread of the database's own, which must not wait for
-    /// it for long.
+    /// memory and room on the disk. It is called on a thread of the database's own, which closing the database
+    /// waits for: so it should not take long, and should not hold the database.
     pub fn on_long_snapshot(
         mut self,
         age: Duration,
