@@ -59,6 +59,13 @@ fn cpu_seconds() -> Result<f64> {
     Ok(ticks.sum::<Result<f64, _>>()? / TICKS_PER_SECOND)
 }
 
+/// Seconds of processor time of this thread.
+pub fn thread_cpu_seconds() -> Result<f64> {
+    let schedule = fs::read_to_string("/proc/thread-self/schedstat")?;
+    let nanos = schedule.split_whitespace().next().context("/proc/thread-self/schedstat is empty")?;
+    Ok(nanos.parse::<f64>()? / 1e9)
+}
+
 fn written_bytes() -> Result<u64> {
     let io = fs::read_to_string("/proc/self/io")?;
     let line = io.lines().find_map(|line| line.strip_prefix("wchar:"));

@@ -3,7 +3,7 @@
 //! Owns: the cases but `alone`. Promises: writers put flat out unless a case says otherwise, each record in a
 //! commit of its own; between cases the backlog is bounded.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::data::{self, Random, Values};
 use crate::engines::operations::{Direction, Log, Operation, Worker};
 use crate::engines::{self, Engine, Setup};
-use crate::meter::Meter;
+use crate::meter::{Meter, thread_cpu_seconds};
 use crate::suites::{new_histogram, on_threads};
 
 /// Seeks take longer than other operations: fewer at a time, so that a case ends in time.
@@ -26,6 +26,24 @@ struct Case<'a> {
     values: Values,
     keys: Keys,
     engine: Box<dyn Engine>,
+}
+
+/// What one thread did until it was stopped.
+struct Work {
+    count: u64,
+    seconds: f64,
+    /// Seconds of processor time of this thread alone.
+    cpu: f64,
+}
+
+/// What these threads did in a second, together.
+fn rate(work: &[Work]) -> f64 {
+    work.iter().map(|work| work.count as f64 / work.seconds).sum()
+}
+
+fn cpu_micros_each(work: &[Work]) -> f64 {
+    let count: u64 = work.iter().map(|work| work.count).sum();
+    work.iter().map(|work| work.cpu).sum::<f64>() * 1e6 / count.max(1) as f64
 }
 
 pub fn run(context: &Context, sizes: &Sizes, of: &ValueSizes) -> Result<()> {
@@ -97,21 +115,22 @@ impl Case<'_> {
         Ok(())
     }
 
-    /// Does operations until it is time to stop; answers how many those were.
+    /// Does operations until it is time to stop.
     fn work_until(
         &self,
         stop: &AtomicBool,
         at_once: u64,
         log: Log,
         mut operation: impl FnMut() -> Operation,
-    ) -> Result<u64> {
-        let mut done = 0;
+    ) -> Result<Work> {
+        let (start, cpu) = (Instant::now(), thread_cpu_seconds()?);
+        let mut count = 0;
         // Relaxed: nothing is published through it.
         while !stop.load(Ordering::Relaxed) {
             self.work(at_once, log, &mut operation)?;
-            done += at_once;
+            count += at_once;
         }
-        Ok(done)
+        Ok(Work { count, seconds: start.elapsed().as_secs_f64(), cpu: thread_cpu_seconds()? - cpu })
     }
 
     /// All records of one memtable, which the scan finds there.
@@ -181,25 +200,23 @@ impl Case<'_> {
             return Ok(());
         }
         for threads in self.context.threads_or(&[1, 2, 4]) {
-            let puts = AtomicU64::new(0);
-            let seeks = AtomicU64::new(0);
-            let seconds = self.for_a_while(threads + 1, |thread, stop| {
+            let mut work = self.for_a_while(threads + 1, |thread, stop| {
                 let mut random = Random::new(100 + thread);
-                let (count, done) = if thread == 0 {
+                if thread == 0 {
                     let put = || Operation::Put(self.keys.any(&mut random));
-                    (&puts, self.work_until(stop, OPERATIONS_AT_ONCE, log, put)?)
+                    self.work_until(stop, OPERATIONS_AT_ONCE, log, put)
                 } else {
                     let seek = || Operation::Seek(self.keys.any_to_seek(&mut random));
-                    (&seeks, self.work_until(stop, SEEKS_AT_ONCE, log, seek)?)
-                };
-                // Relaxed: the end of the threads publishes it.
-                count.fetch_add(done, Ordering::Relaxed);
-                Ok(())
+                    self.work_until(stop, SEEKS_AT_ONCE, log, seek)
+                }
             })?;
+            let seeks: Vec<_> = work.drain(1..).collect();
             let name = self.name("seek", log);
-            self.context.measured(&name, threads, seeks.into_inner() as f64 / seconds, "seeks/s")?;
-            let name = format!("{name}, beside");
-            self.context.measured(&name, threads, puts.into_inner() as f64 / seconds, "puts/s")?;
+            self.context.measured(&name, threads, rate(&seeks), "seeks/s")?;
+            self.context.measured(&format!("{name} cpu"), threads, cpu_micros_each(&seeks), "us/seek")?;
+            self.context.measured(&format!("{name}, beside"), threads, rate(&work), "puts/s")?;
+            let micros = cpu_micros_each(&work);
+            self.context.measured(&format!("{name}, beside cpu"), threads, micros, "us/put")?;
             self.engine.catch_up()?;
         }
         Ok(())
@@ -210,11 +227,10 @@ impl Case<'_> {
         if !self.context.wants("alternate") {
             return Ok(());
         }
-        let done = AtomicU64::new(0);
-        let seconds = self.for_a_while(1, |_, stop| {
+        let work = self.for_a_while(1, |_, stop| {
             let mut random = Random::new(200);
             let mut put = false;
-            let operations = self.work_until(stop, 2 * SEEKS_AT_ONCE, log, || {
+            let mut work = self.work_until(stop, 2 * SEEKS_AT_ONCE, log, || {
                 put = !put;
                 if put {
                     Operation::Put(self.keys.any(&mut random))
@@ -222,31 +238,29 @@ impl Case<'_> {
                     Operation::Seek(self.keys.any_to_seek(&mut random))
                 }
             })?;
-            done.store(operations, Ordering::Relaxed);
-            Ok(())
+            work.count /= 2;
+            Ok(work)
         })?;
-        let rate = done.into_inner() as f64 / 2.0 / seconds;
-        self.context.measured(&self.name("alternate", log), 1, rate, "pairs/s")?;
+        let name = self.name("alternate", log);
+        self.context.measured(&name, 1, rate(&work), "pairs/s")?;
+        self.context.measured(&format!("{name} cpu"), 1, cpu_micros_each(&work), "us/pair")?;
         self.engine.catch_up()
     }
 
-    /// Runs this on so many threads until the time of such a case is over; answers how many seconds it took.
+    /// Runs this on so many threads until the time of such a case is over.
     fn for_a_while(
         &self,
         threads: usize,
-        work: impl Fn(u64, &AtomicBool) -> Result<()> + Sync,
-    ) -> Result<f64> {
+        work: impl Fn(u64, &AtomicBool) -> Result<Work> + Sync,
+    ) -> Result<Vec<Work>> {
         let stop = AtomicBool::new(false);
-        let start = Instant::now();
-        on_threads(threads + 1, |thread| {
-            if thread == threads as u64 {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
                 std::thread::sleep(Duration::from_secs_f64(self.sizes.seconds));
                 stop.store(true, Ordering::Relaxed);
-                return Ok(());
-            }
-            work(thread, &stop)
-        })?;
-        Ok(start.elapsed().as_secs_f64())
+            });
+            on_threads(threads, |thread| work(thread, &stop))
+        })
     }
 
     /// How long single puts take while memtables are switched: flat out, and at a pace that leaves time for all

@@ -9,6 +9,7 @@ use super::Db;
 use super::engine::lock;
 use crate::error::Result;
 use crate::ids::Seq;
+use crate::memtable::MemtableBytes;
 
 /// Figures about an open database. Sizes are in bytes; counts of written bytes begin when the database is
 /// opened.
@@ -21,8 +22,17 @@ pub struct Stats {
     pub tables: u64,
     /// Declared snapshots.
     pub snapshots: u64,
-    /// Memory of the active and the frozen memtables.
+    /// Memory that the active and the frozen memtables use: the sum of the next three. It counts towards
+    /// their budgets.
     pub memtable_bytes: u64,
+    /// Their hash directories.
+    pub memtable_directory_bytes: u64,
+    /// Their records.
+    pub memtable_entry_bytes: u64,
+    /// Their sorted vectors, and the cursors that read them.
+    pub memtable_vector_bytes: u64,
+    /// Memory that memtables hold ready for records to come, and the whole standby memtable.
+    pub memtable_reserved_bytes: u64,
     /// Memtables that wait for a flush.
     pub frozen_memtables: u64,
     /// Runs that wait for a merge.
@@ -94,6 +104,10 @@ impl Db {
         let space = engine.store.space_stats();
         let counters = &engine.counters;
         let (mut wal_bytes, mut logged) = (0, 0);
+        let standby = engine.backlog.standby_bytes();
+        let mut memtables =
+            MemtableBytes { reserved: standby.used() + standby.reserved, ..MemtableBytes::default() };
+        layers.memtables.iter().for_each(|memtable| memtables.add(memtable.bytes()));
         if let Some(writer) = &engine.writer {
             (wal_bytes, logged) = (writer.wal.bytes(), count(&writer.committer.logged_bytes));
         }
@@ -101,7 +115,11 @@ impl Db {
             seq: now.seq(),
             tables: engine.present.context().tables.lock().len() as u64,
             snapshots: engine.past.count(&now)?,
-            memtable_bytes: layers.memtables.iter().map(|memtable| memtable.memory_bytes() as u64).sum(),
+            memtable_bytes: memtables.used() as u64,
+            memtable_directory_bytes: memtables.directory as u64,
+            memtable_entry_bytes: memtables.entries as u64,
+            memtable_vector_bytes: memtables.vectors as u64,
+            memtable_reserved_bytes: memtables.reserved as u64,
             frozen_memtables: layers.memtables.len() as u64 - 1,
             runs: manifest.runs.len() as u64,
             run_bytes: manifest.runs.iter().map(|run| run.bytes).sum(),

@@ -31,6 +31,8 @@ pub(super) struct Arena {
     reserve: Reserve,
     /// Bytes of all that the memtable uses.
     bytes: AtomicUsize,
+    /// Of them, those of sorted vectors and cursors.
+    vector_bytes: AtomicUsize,
 }
 
 /// One writer's part of the arena. Two cache lines, because processors fetch lines in pairs.
@@ -79,11 +81,12 @@ impl Arena {
             chunk_bytes_max: (budget_bytes / 256).clamp(SMALLEST_CHUNK_BYTES, LARGEST_CHUNK_BYTES),
             reserve: Reserve::new(budget_bytes.saturating_sub(size_of::<Arena>())),
             bytes: AtomicUsize::new(size_of::<Arena>()),
+            vector_bytes: AtomicUsize::new(0),
         }
     }
 
     /// Makes the system provide the memory that the budget allows for.
-    pub fn touch(&mut self) {
+    pub fn touch(&self) {
         self.reserve.touch();
     }
 
@@ -140,8 +143,23 @@ impl Arena {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub fn subtract_bytes(&self, bytes: usize) {
+    pub fn vector_bytes(&self) -> usize {
+        self.vector_bytes.load(Ordering::Relaxed)
+    }
+
+    pub fn add_vector_bytes(&self, bytes: usize) {
+        self.add_bytes(bytes);
+        self.vector_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub fn subtract_vector_bytes(&self, bytes: usize) {
+        self.vector_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// What the reserve still has.
+    pub fn reserved_bytes(&self) -> usize {
+        self.reserve.left_bytes()
     }
 
     fn all_shards(&self) -> impl Iterator<Item = &Shard> {

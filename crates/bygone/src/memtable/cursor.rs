@@ -6,7 +6,7 @@
 use std::cmp::Ordering;
 
 use super::entry::{NodeRef, VersionRef};
-use super::vectors::View;
+use super::vectors::{TableRange, View};
 use crate::error::Result;
 use crate::layer::{Key, LayerCursor, Versions};
 use crate::sync::Arc;
@@ -20,165 +20,209 @@ enum Direction {
     Backward,
 }
 
-/// A cut through all vectors of a view: what is left of it in each is less than what is right of it in any.
+/// A cut through a table in all vectors of a view: what is left of it in each is less than what is right of it
+/// in any.
 struct Merge {
     view: Arc<View>,
-    cuts: Vec<usize>,
-    leader: Option<Leader>,
+    lanes: Vec<Lane>,
+    /// Whether the heads of all lanes can be compared with each other.
+    heads_compare: bool,
+    /// The direction for which the lanes that have a neighbour are in front, in the order of their
+    /// neighbours.
+    sorted: Option<Direction>,
+    /// How many lanes are in front.
+    front: usize,
 }
 
-/// The vector that led when all were last compared, and the second one. As long as the leader's
-/// nodes come before the second's, the others need not be looked at.
-#[derive(Clone, Copy)]
-struct Leader {
-    direction: Direction,
+/// A table's part of one vector.
+struct Lane {
     vector: usize,
-    second: Option<usize>,
+    range: TableRange,
+    cut: usize,
+    /// The neighbour's head, while the lanes are sorted.
+    head: u64,
 }
 
 impl Merge {
-    fn new(view: Arc<View>) -> Merge {
-        let cuts = vec![0; view.vectors().len()];
-        Merge { view, cuts, leader: None }
+    fn new(view: Arc<View>, table: u32) -> Merge {
+        let mut lanes = Vec::with_capacity(view.vectors().len());
+        for (vector, nodes) in view.vectors().iter().enumerate() {
+            if let Some(range) = nodes.range(table) {
+                lanes.push(Lane { vector, range, cut: range.start, head: 0 });
+            }
+        }
+        let heads_compare =
+            lanes.iter().all(|lane: &Lane| lane.range.prefix_bytes == lanes[0].range.prefix_bytes);
+        let merge = Merge { view, lanes, heads_compare, sorted: None, front: 0 };
+        merge.view.arena().add_vector_bytes(merge.bytes());
+        merge
+    }
+
+    fn bytes(&self) -> usize {
+        size_of::<MemtableCursor>() + self.lanes.capacity() * size_of::<Lane>()
     }
 
     /// Cuts before the first key that is at least `target`.
-    fn seek(&mut self, target: Key<'_>) {
-        self.leader = None;
-        for (cut, vector) in self.cuts.iter_mut().zip(self.view.vectors()) {
-            *cut = vector.lower_bound(target);
+    fn seek(&mut self, target: &[u8]) {
+        self.sorted = None;
+        for lane in &mut self.lanes {
+            lane.cut = self.view.vectors()[lane.vector].lower_bound(lane.range, target);
         }
     }
 
     fn seek_end(&mut self) {
-        self.leader = None;
-        for (cut, vector) in self.cuts.iter_mut().zip(self.view.vectors()) {
-            *cut = vector.len();
+        self.sorted = None;
+        for lane in &mut self.lanes {
+            lane.cut = lane.range.end;
         }
     }
 
-    /// The node of a vector next to the cut.
+    /// The node of the first lane next to the cut.
     #[inline]
-    fn neighbour(&self, vector: usize, direction: Direction) -> Option<NodeRef<'_>> {
-        let index = match direction {
-            Direction::Forward => self.cuts[vector],
-            Direction::Backward => self.cuts[vector].checked_sub(1)?,
-        };
-        self.view.vectors()[vector].node(index)
+    fn neighbour(&self, direction: Direction) -> Option<NodeRef<'_>> {
+        let lane = self.lanes.first()?;
+        self.view.vectors()[lane.vector].node(lane.neighbour(direction)?)
     }
 
-    /// Moves the cut over the neighbour that [`Merge::closest`] named.
+    /// Brings the lane to the front whose neighbour is the closest to the cut in that direction; answers that
+    /// neighbour.
     #[inline]
-    fn pass(&mut self, vector: usize, direction: Direction) {
-        let nodes = &self.view.vectors()[vector];
-        let cut = &mut self.cuts[vector];
+    fn closest(&mut self, direction: Direction) -> Option<NodeRef<'_>> {
+        if self.sorted != Some(direction) {
+            self.sort(direction);
+        }
+        if self.front == 0 { None } else { self.neighbour(direction) }
+    }
+
+    /// Moves the cut over the neighbour of the first lane.
+    #[inline]
+    fn pass(&mut self, direction: Direction) {
+        let Some(lane) = self.lanes.first_mut() else { return };
+        let nodes = &self.view.vectors()[lane.vector];
         let ahead = match direction {
             Direction::Forward => {
-                *cut += 1;
-                nodes.node(*cut + PREFETCH_NODES)
+                lane.cut += 1;
+                nodes.node(lane.cut + PREFETCH_NODES)
             }
             Direction::Backward => {
-                *cut -= 1;
-                cut.checked_sub(PREFETCH_NODES).and_then(|index| nodes.node(index))
+                lane.cut -= 1;
+                lane.cut.checked_sub(PREFETCH_NODES).and_then(|index| nodes.node(index))
             }
         };
         if let Some(node) = ahead {
             node.prefetch();
         }
-    }
-
-    /// The vector whose neighbour is the closest to the cut in that direction.
-    #[inline]
-    fn closest(&mut self, direction: Direction) -> Option<usize> {
-        if let Some(leader) = self.leader.filter(|leader| leader.direction == direction)
-            && let Some(node) = self.neighbour(leader.vector, direction)
-            && leader.second.is_none_or(|second| {
-                let second = self.neighbour(second, direction);
-                second.is_none_or(|second| !comes_before(second, node, direction))
-            })
-        {
-            return Some(leader.vector);
+        if self.sorted != Some(direction) {
+            self.sorted = None;
+            return;
         }
-        self.compare_all(direction)
-    }
-
-    fn compare_all(&mut self, direction: Direction) -> Option<usize> {
-        self.leader = None;
-        let mut first: Option<(usize, NodeRef<'_>)> = None;
-        let mut second: Option<(usize, NodeRef<'_>)> = None;
-        for vector in 0..self.cuts.len() {
-            let Some(node) = self.neighbour(vector, direction) else { continue };
-            if first.is_none_or(|(_, best)| comes_before(node, best, direction)) {
-                second = first.replace((vector, node));
-            } else if second.is_none_or(|(_, best)| comes_before(node, best, direction)) {
-                second = Some((vector, node));
+        match lane.neighbour(direction) {
+            Some(index) => lane.head = nodes.head(index),
+            None => {
+                // Off the front, behind all that stay there.
+                self.lanes[..self.front].rotate_left(1);
+                self.front -= 1;
+                return;
             }
         }
-        let (vector, second) = (first?.0, second.map(|(vector, _)| vector));
-        self.leader = Some(Leader { direction, vector, second });
-        Some(vector)
+        // Long vectors lead often and fall back little: this takes one comparison or two.
+        let mut at = 0;
+        while at + 1 < self.front && self.comes_before(at + 1, at, direction) {
+            self.lanes.swap(at, at + 1);
+            at += 1;
+        }
+    }
+
+    fn sort(&mut self, direction: Direction) {
+        self.front = 0;
+        for lane in 0..self.lanes.len() {
+            let Some(index) = self.lanes[lane].neighbour(direction) else { continue };
+            self.lanes[lane].head = self.view.vectors()[self.lanes[lane].vector].head(index);
+            let mut at = self.front;
+            self.lanes.swap(lane, at);
+            self.front += 1;
+            while at > 0 && self.comes_before(at, at - 1, direction) {
+                self.lanes.swap(at - 1, at);
+                at -= 1;
+            }
+        }
+        self.sorted = Some(direction);
+    }
+
+    /// Compares the neighbours of two lanes.
+    #[inline]
+    fn comes_before(&self, a: usize, b: usize, direction: Direction) -> bool {
+        let (a, b) = (&self.lanes[a], &self.lanes[b]);
+        let order = if self.heads_compare { a.head.cmp(&b.head) } else { Ordering::Equal };
+        let order = order.then_with(|| self.key(a, direction).cmp(&self.key(b, direction)));
+        match direction {
+            Direction::Forward => order == Ordering::Less,
+            Direction::Backward => order == Ordering::Greater,
+        }
+    }
+
+    fn key(&self, lane: &Lane, direction: Direction) -> Option<&[u8]> {
+        Some(self.view.vectors()[lane.vector].node(lane.neighbour(direction)?)?.key().bytes)
     }
 }
 
-#[inline]
-fn comes_before(a: NodeRef<'_>, b: NodeRef<'_>, direction: Direction) -> bool {
-    let order = match direction {
-        Direction::Forward => Ordering::Less,
-        Direction::Backward => Ordering::Greater,
-    };
-    a.key().cmp(&b.key()) == order
+impl Lane {
+    /// The index of the element next to the cut.
+    #[inline]
+    fn neighbour(&self, direction: Direction) -> Option<usize> {
+        match direction {
+            Direction::Forward => (self.cut < self.range.end).then_some(self.cut),
+            Direction::Backward => (self.cut > self.range.start).then(|| self.cut - 1),
+        }
+    }
+}
+
+impl Drop for Merge {
+    fn drop(&mut self) {
+        self.view.arena().subtract_vector_bytes(self.bytes());
+    }
 }
 
 /// A cursor over one table as of a sequence number. Owned: it keeps what it reads alive.
 pub(crate) struct MemtableCursor {
     merge: Merge,
-    table: u32,
     seq: u64,
-    /// The vector whose neighbour, forward of the cut, is the record at the cursor; `None` off the end.
-    at: Option<usize>,
+    /// The record at the cursor is the first lane's neighbour in this direction; `None` off the end.
+    at: Option<Direction>,
 }
 
 impl MemtableCursor {
     pub(super) fn new(view: Arc<View>, table: u32, seq: u64) -> MemtableCursor {
-        MemtableCursor { merge: Merge::new(view), table, seq, at: None }
+        MemtableCursor { merge: Merge::new(view, table), seq, at: None }
     }
 
-    /// Lands on the first visible record forward of the cut.
+    /// Lands on the visible record closest to the cut in that direction.
     #[inline]
-    fn land_forward(&mut self) {
+    fn land(&mut self, direction: Direction) {
         self.at = None;
-        while let Some(vector) = self.merge.closest(Direction::Forward)
-            && let Some(node) = self.merge.neighbour(vector, Direction::Forward)
-            && node.key().table == self.table
-        {
+        while let Some(node) = self.merge.closest(direction) {
             if node.version_at(self.seq).is_some() {
-                self.at = Some(vector);
+                self.at = Some(direction);
                 return;
             }
-            self.merge.pass(vector, Direction::Forward);
+            self.merge.pass(direction);
         }
     }
 
-    /// Lands on the last visible record backward of the cut.
     #[inline]
-    fn land_backward(&mut self) {
-        self.at = None;
-        while let Some(vector) = self.merge.closest(Direction::Backward)
-            && let Some(node) = self.merge.neighbour(vector, Direction::Backward)
-            && node.key().table == self.table
-        {
-            let visible = node.version_at(self.seq).is_some();
-            self.merge.pass(vector, Direction::Backward);
-            if visible {
-                self.at = Some(vector);
-                return;
-            }
+    fn step(&mut self, direction: Direction) {
+        match self.at {
+            None => return,
+            Some(at) if at == direction => self.merge.pass(direction),
+            // The cut is behind the record already, in this direction.
+            Some(_) => {}
         }
+        self.land(direction);
     }
 
     #[inline]
     fn node(&self) -> Option<NodeRef<'_>> {
-        self.merge.neighbour(self.at?, Direction::Forward)
+        self.merge.neighbour(self.at?)
     }
 
     /// Looked up anew each time: what a node holds as of a published sequence number does not change.
@@ -190,35 +234,29 @@ impl MemtableCursor {
 
 impl LayerCursor for MemtableCursor {
     fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.merge.seek(Key { table: self.table, bytes: key });
-        self.land_forward();
+        self.merge.seek(key);
+        self.land(Direction::Forward);
         Ok(())
     }
 
     fn seek_before(&mut self, key: Option<&[u8]>) -> Result<()> {
-        match (key, self.table.checked_add(1)) {
-            (Some(bytes), _) => self.merge.seek(Key { table: self.table, bytes }),
-            (None, Some(table)) => self.merge.seek(Key { table, bytes: &[] }),
-            (None, None) => self.merge.seek_end(),
+        match key {
+            Some(key) => self.merge.seek(key),
+            None => self.merge.seek_end(),
         }
-        self.land_backward();
+        self.land(Direction::Backward);
         Ok(())
     }
 
     #[inline]
     fn next(&mut self) -> Result<()> {
-        if let Some(vector) = self.at {
-            self.merge.pass(vector, Direction::Forward);
-            self.land_forward();
-        }
+        self.step(Direction::Forward);
         Ok(())
     }
 
     #[inline]
     fn prev(&mut self) -> Result<()> {
-        if self.at.is_some() {
-            self.land_backward();
-        }
+        self.step(Direction::Backward);
         Ok(())
     }
 
@@ -240,41 +278,58 @@ impl LayerCursor for MemtableCursor {
 
 /// All versions of all keys. See [`super::Memtable::versions`].
 pub(crate) struct MemtableVersions {
+    /// Over the table at hand.
     merge: Merge,
-    /// The vector whose neighbour holds the version at hand, and that version's sequence number.
-    at: Option<(usize, u64)>,
+    table: u32,
+    /// The sequence number of the version at hand, which the first lane's neighbour has.
+    at: Option<u64>,
 }
 
 impl MemtableVersions {
     pub(super) fn new(view: Arc<View>) -> MemtableVersions {
-        MemtableVersions { merge: Merge::new(view), at: None }
+        MemtableVersions { merge: Merge::new(view, 0), table: 0, at: None }
     }
 
     fn node(&self) -> Option<NodeRef<'_>> {
-        self.merge.neighbour(self.at?.0, Direction::Forward)
+        self.at?;
+        self.merge.neighbour(Direction::Forward)
+    }
+
+    /// Goes on to the next table that has nodes; `false` if there is none.
+    fn next_table(&mut self) -> bool {
+        let vectors = self.merge.view.vectors().iter();
+        let next = self.table.checked_add(1);
+        let Some(table) = next.and_then(|next| vectors.filter_map(|vector| vector.table_from(next)).min())
+        else {
+            return false;
+        };
+        (self.merge, self.table) = (Merge::new(self.merge.view.clone(), table), table);
+        true
     }
 }
 
 impl Versions for MemtableVersions {
     fn advance(&mut self) -> Result<bool> {
-        if let Some((vector, seq)) = self.at {
+        if let Some(seq) = self.at {
             let older = self.node().zip(seq.checked_sub(1)).and_then(|(node, seq)| node.version_at(seq));
-            if let Some(older) = older {
-                self.at = Some((vector, older.seq()));
+            self.at = older.map(VersionRef::seq);
+            if self.at.is_some() {
                 return Ok(true);
             }
-            self.merge.pass(vector, Direction::Forward);
-            self.at = None;
+            self.merge.pass(Direction::Forward);
         }
-        while let Some(vector) = self.merge.closest(Direction::Forward) {
-            let node = self.merge.neighbour(vector, Direction::Forward);
-            if let Some(newest) = node.and_then(NodeRef::newest) {
-                self.at = Some((vector, newest.seq()));
-                return Ok(true);
+        loop {
+            while let Some(node) = self.merge.closest(Direction::Forward) {
+                self.at = node.newest().map(VersionRef::seq);
+                if self.at.is_some() {
+                    return Ok(true);
+                }
+                self.merge.pass(Direction::Forward);
             }
-            self.merge.pass(vector, Direction::Forward);
+            if !self.next_table() {
+                return Ok(false);
+            }
         }
-        Ok(false)
     }
 
     fn key(&self) -> Key<'_> {
@@ -282,11 +337,11 @@ impl Versions for MemtableVersions {
     }
 
     fn seq(&self) -> u64 {
-        self.at.map_or(0, |(_, seq)| seq)
+        self.at.unwrap_or(0)
     }
 
     fn loaded(&self) -> Result<Option<&[u8]>> {
-        let Some((_, seq)) = self.at else { return Ok(None) };
+        let Some(seq) = self.at else { return Ok(None) };
         Ok(self.node().and_then(|node| node.version_at(seq)).and_then(VersionRef::value))
     }
 }

@@ -31,9 +31,10 @@ use std::sync::PoisonError;
 use arena::Arena;
 pub(crate) use cursor::{MemtableCursor, MemtableVersions};
 use directory::Directory;
-use vectors::{Vector, View};
+use vectors::{View, Work};
 
 use crate::layer::{HashedKey, Lookup};
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex};
 
 pub(crate) struct Memtable {
@@ -41,8 +42,22 @@ pub(crate) struct Memtable {
     directory: Directory,
     arena: Arc<Arena>,
     order: Mutex<Order>,
-    /// Held by the one who sorts. Others that need the same order wait for it here; writers never come here.
-    sorting: Mutex<()>,
+    /// The highest sequence number that anybody has asked for a view of.
+    wanted_seq: AtomicU64,
+    /// Held by the one who sorts, for all who want an order at that time. They wait for it here; who finds
+    /// the order that he needs does not come here, nor do writers.
+    sorting: Mutex<Work>,
+}
+
+/// Bytes in use, by what they are for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct MemtableBytes {
+    pub directory: usize,
+    pub entries: usize,
+    /// Sorted vectors and the cursors that read them.
+    pub vectors: usize,
+    /// Held ready for entries to come; in the budget, but not in use.
+    pub reserved: usize,
 }
 
 /// The newest view, and how far it reaches.
@@ -52,6 +67,19 @@ struct Order {
     covered_seq: Option<u64>,
 }
 
+impl MemtableBytes {
+    pub fn used(&self) -> usize {
+        self.directory + self.entries + self.vectors
+    }
+
+    pub fn add(&mut self, other: MemtableBytes) {
+        self.directory += other.directory;
+        self.entries += other.entries;
+        self.vectors += other.vectors;
+        self.reserved += other.reserved;
+    }
+}
+
 impl Memtable {
     /// An empty memtable whose directory, entries and vectors together should take `budget_bytes` bytes.
     /// Costs the allocation and the first touch of the directory: done ahead, off the write path.
@@ -59,12 +87,15 @@ impl Memtable {
         let directory = Directory::new(budget_bytes);
         let arena = Arena::new(budget_bytes.saturating_sub(directory.bytes()));
         arena.add_bytes(size_of::<Memtable>() + directory.bytes());
+        let arena = Arc::new(arena);
+        let view = Arc::new(View::new(Vec::new(), arena.clone()));
         Memtable {
             budget_bytes,
             directory,
-            arena: Arc::new(arena),
-            order: Mutex::new(Order { view: Arc::new(View::empty()), covered_seq: None }),
-            sorting: Mutex::new(()),
+            arena,
+            order: Mutex::new(Order { view, covered_seq: None }),
+            wanted_seq: AtomicU64::new(0),
+            sorting: Mutex::new(Work::default()),
         }
     }
 
@@ -72,9 +103,7 @@ impl Memtable {
     /// largest part of what insertion costs otherwise. For a standby memtable, which is sure to be
     /// filled.
     pub fn touch(&mut self) {
-        if let Some(arena) = Arc::get_mut(&mut self.arena) {
-            arena.touch();
-        }
+        self.arena.touch();
     }
 
     /// Inserts the records of one commit under its sequence number; `None` is a deletion. Each key at most
@@ -122,11 +151,22 @@ impl Memtable {
         MemtableVersions::new(self.view(None))
     }
 
-    /// All bytes in use: directory, chunks of entries, and every vector that somebody still holds. What is
+    /// All bytes in use: directory, chunks of entries, cursors, and every vector that somebody still holds. What is
     /// reserved within the budget for chunks to come does not count.
     #[inline]
     pub fn memory_bytes(&self) -> usize {
         self.arena.bytes()
+    }
+
+    /// The same by what it is for, and what is reserved.
+    pub fn bytes(&self) -> MemtableBytes {
+        let (directory, vectors) = (self.directory.bytes(), self.arena.vector_bytes());
+        MemtableBytes {
+            directory,
+            entries: self.memory_bytes().saturating_sub(directory + vectors),
+            vectors,
+            reserved: self.arena.reserved_bytes(),
+        }
     }
 
     /// Whether the budget is used up. Never true of an empty memtable, however small its budget.
@@ -156,28 +196,36 @@ impl Memtable {
         if let Some(view) = self.covering_view(seq) {
             return view;
         }
-        let _sorting = self.sorting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(seq) = seq {
+            // Release: pairs with the acquire below. The caller has seen all insertions up to `seq`.
+            self.wanted_seq.fetch_max(seq, Ordering::Release);
+        }
+        // Goes when the lock is given back: this may free vectors.
+        let _replaced;
+        let mut work = self.sorting.lock().unwrap_or_else(PoisonError::into_inner);
         // The one before may have sorted what is needed here.
         if let Some(view) = self.covering_view(seq) {
             return view;
         }
+        // Acquire: whoever asked for that number had seen all insertions up to it, so they are seen below,
+        // and all who wait for the lock are served at once.
+        let covered_seq = seq.max(Some(self.wanted_seq.load(Ordering::Acquire)));
         let unsorted = self.arena.unsorted();
         // Published only once the new vector is whole, and marked only after that: should this thread die on
         // the way, the next one sorts these nodes again.
-        let added = Vector::sort(&self.arena, unsorted.nodes());
-        let base = self.lock_order().view.clone();
-        let view = match added {
-            Some(added) => Arc::new(base.with(added)),
-            None => base,
+        let last = self.lock_order().view.clone();
+        let view = match last.with(unsorted.nodes()) {
+            Some((view, added)) => {
+                work.add(added);
+                Arc::new(view)
+            }
+            None => last,
         };
-        let replaced = {
-            let mut order = self.lock_order();
-            order.covered_seq = order.covered_seq.max(seq);
-            std::mem::replace(&mut order.view, view.clone())
-        };
+        let mut order = self.lock_order();
+        order.covered_seq = order.covered_seq.max(covered_seq);
+        _replaced = std::mem::replace(&mut order.view, view.clone());
+        drop(order);
         self.arena.mark_sorted(&unsorted);
-        // Not under the order's lock: this may free vectors.
-        drop(replaced);
         view
     }
 

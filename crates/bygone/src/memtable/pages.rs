@@ -55,10 +55,13 @@ impl Pages {
     }
 
     /// Makes the system provide the pages from an offset on, whose contents are lost.
-    pub fn touch(&mut self, from: usize) {
+    ///
+    /// # Safety
+    /// Nobody else may use the memory from there on meanwhile.
+    pub unsafe fn touch(&self, from: usize) {
         self.prefer_huge();
         for offset in (from..self.bytes()).step_by(PAGE_BYTES) {
-            // SAFETY: inside the piece. Volatile, or the compiler may leave out what nobody reads.
+            // SAFETY: inside the piece, and unused by the contract. Volatile, or the compiler may leave out what nobody reads.
             unsafe { self.memory.add(offset).write_volatile(0) };
         }
     }
@@ -90,12 +93,13 @@ mod tests {
     fn pieces_of_all_sizes_are_there_to_their_last_byte() {
         assert!(Pages::new(0).is_none());
         for bytes in [1, 4096, 10_000, HUGE_PAGE_BYTES - 1, HUGE_PAGE_BYTES, 3 * HUGE_PAGE_BYTES + 5] {
-            let mut pages = Pages::new(bytes).unwrap();
+            let pages = Pages::new(bytes).unwrap();
             assert_eq!(pages.bytes(), bytes);
             assert!(pages.start().addr().get().is_multiple_of(ALIGNMENT_BYTES));
             // SAFETY: the piece is so large.
             unsafe { pages.start().write_bytes(7, bytes) };
-            pages.touch(bytes / 2);
+            // SAFETY: this is the only thread that has it.
+            unsafe { pages.touch(bytes / 2) };
             // SAFETY: written above.
             let kept = unsafe { std::slice::from_raw_parts(pages.start().as_ptr(), bytes) };
             assert!(kept[..bytes / 2].iter().all(|byte| *byte == 7));

@@ -60,13 +60,18 @@ impl Reserve {
         self.given_bytes.load(Ordering::Relaxed)
     }
 
-    /// Makes the system provide all pages that are not handed out yet.
-    pub fn touch(&mut self) {
-        // Relaxed: `&mut self`, so nobody hands out meanwhile.
-        let given = self.given_bytes.load(Ordering::Relaxed);
-        if let Some(pages) = &mut self.pages {
-            pages.touch(given);
-        }
+    /// What is not handed out yet.
+    pub fn left_bytes(&self) -> usize {
+        self.pages.as_ref().map_or(0, Pages::bytes) - self.given_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Makes the system provide all pages that are not handed out yet. Meanwhile nothing is.
+    pub fn touch(&self) {
+        let Some(pages) = &self.pages else { return };
+        let given = self.given_bytes.swap(pages.bytes(), Ordering::Relaxed);
+        // SAFETY: what is from there on is taken, by the line above, and given back by the one below.
+        unsafe { pages.touch(given) };
+        self.given_bytes.store(given, Ordering::Relaxed);
     }
 }
 
@@ -76,7 +81,7 @@ mod tests {
 
     #[test]
     fn what_is_handed_out_is_disjoint_and_ends_with_the_reserve() {
-        let mut reserve = Reserve::new(10_007);
+        let reserve = Reserve::new(10_007);
         reserve.touch();
         let mut taken = Vec::new();
         while let Some(memory) = reserve.take(1600) {

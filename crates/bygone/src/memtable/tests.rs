@@ -281,25 +281,29 @@ fn an_unchanged_order_is_used_again() {
 #[test]
 fn replaced_vectors_are_given_back_when_the_last_cursor_goes() {
     let memtable = Memtable::new(1 << 20);
+    let vectors = || memtable.bytes().vectors;
+    let empty = vectors();
     for n in 0..1000u32 {
         put(&memtable, 1, 1, &n.to_be_bytes(), b"");
     }
-    let entries = memtable.memory_bytes();
     let old = memtable.cursor(1, 1);
-    let one_vector = memtable.memory_bytes() - entries;
-    assert!((16_000..17_000).contains(&one_vector), "{one_vector}");
+    let one_vector = vectors() - empty;
+    assert!((16_500..17_500).contains(&one_vector), "{one_vector}");
     for n in 1000..2000u32 {
         put(&memtable, 2, 1, &n.to_be_bytes(), b"");
     }
-    let entries = memtable.memory_bytes() - one_vector;
     let new = memtable.cursor(1, 2);
-    let both = memtable.memory_bytes() - entries;
-    assert!((48_000..49_000).contains(&both), "{both}");
+    let both = vectors() - empty;
+    assert!((49_500..51_000).contains(&both), "{both}");
+    let another = memtable.cursor(1, 2);
+    assert!(vectors() - empty - both < 500, "cursors share vectors");
+    drop(another);
+    assert_eq!(vectors() - empty, both);
     drop(old);
-    let merged = memtable.memory_bytes() - entries;
-    assert!((32_000..33_000).contains(&merged), "{merged}");
+    let merged = vectors() - empty;
+    assert!((33_000..34_500).contains(&merged), "{merged}");
     drop(new);
-    assert_eq!(memtable.memory_bytes() - entries, merged, "the memtable keeps its newest view");
+    assert!((33_000..merged).contains(&(vectors() - empty)), "the memtable keeps its newest view");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::Result;
 use crate::health::Health;
-use crate::memtable::Memtable;
+use crate::memtable::{Memtable, MemtableBytes};
 
 /// How many frozen memtables may wait before writers are stopped. They are memory beyond the active one.
 const FROZEN_MAX: usize = 4;
@@ -113,6 +113,10 @@ impl Backlog {
             memtable.touch();
             self.lock().standby.get_or_insert(memtable);
         }
+    }
+
+    pub fn standby_bytes(&self) -> MemtableBytes {
+        self.lock().standby.as_ref().map(Memtable::bytes).unwrap_or_default()
     }
 
     /// Adds what is to be flushed; [`Backlog::wake`] tells the flush of it.
