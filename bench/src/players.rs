@@ -31,7 +31,8 @@ fn feature_of(engine: &str) -> &str {
 fn cxx_flags(feature: &str, manifest_dir: &Path) -> String {
     let mut flags = format!("{} {CXX_FLAGS}", std::env::var("CXXFLAGS").unwrap_or_default());
     if feature == "speedb-snap" {
-        // Its own build's switch, which its crate's build does not have, and what stands in for a library that it needs.
+        // Its own build's switch, which its crate's build does not have, and what stands in for a library that it
+        // needs.
         let include = manifest_dir.join("speedb-snap");
         flags.push_str(&format!(" -DSPEEDB_SNAP_OPTIMIZATION -I{}", include.display()));
     }

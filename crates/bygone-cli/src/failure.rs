@@ -76,9 +76,10 @@ impl From<Error> for Failure {
             | Error::SnapshotHeld { .. }
             | Error::NameTaken { .. }
             | Error::TableNotFound { .. } => Failure::No(error.to_string()),
-            Error::NotFound { .. } | Error::TooLarge { .. } | Error::InvalidArgument { .. } => {
-                Failure::Usage(error.to_string())
-            }
+            Error::NotFound { .. }
+            | Error::NotEmpty { .. }
+            | Error::TooLarge { .. }
+            | Error::InvalidArgument { .. } => Failure::Usage(error.to_string()),
             _ => Failure::System(error.to_string()),
         }
     }

@@ -65,16 +65,26 @@ fn figures(stats: &Stats) -> Vec<Figure> {
 }
 
 pub fn stats(args: &Health, out: &mut Output) -> Result<()> {
-    let figures = figures(&open::existing(&args.db)?.stats()?);
+    let stats = open::existing(&args.db)?.stats()?;
+    let figures = figures(&stats);
     if out.is_json() {
-        let object: Map<_, _> =
+        let mut object: Map<_, _> =
             figures.iter().map(|figure| (figure.name.to_owned(), Value::from(figure.value))).collect();
+        if let Some(failure) = stats.prune_failure {
+            object.insert("prune_failure".to_owned(), Value::from(failure));
+        }
         return out.json(&Value::Object(object));
     }
     let width = figures.iter().map(|figure| figure.label.len()).max().unwrap_or(0);
     figures
         .iter()
-        .try_for_each(|figure| out.line(format_args!("{:width$}  {:>12}", figure.label, figure.shown())))
+        .try_for_each(|figure| out.line(format_args!("{:width$}  {:>12}", figure.label, figure.shown())))?;
+    match &stats.prune_failure {
+        Some(failure) => {
+            out.line(format_args!("what deleted snapshots kept could not be given back: {failure}"))
+        }
+        None => Ok(()),
+    }
 }
 
 pub fn verify(args: &Health, out: &mut Output) -> Result<()> {

@@ -4,8 +4,10 @@
 //! line, and the exit code tells what kind of thing happened. May call: every other module here; each command
 //! group has one.
 
+mod compare;
 mod demo;
 mod failure;
+mod forget;
 mod health;
 mod numbers;
 mod open;
@@ -40,7 +42,8 @@ struct Cli {
 }
 
 const AFTER_HELP: &str = "\
-Exit codes: 0 done; 1 the answer is no (no such key, table or snapshot; name taken);
+Exit codes: 0 done, whether `diff` found any difference or not;
+1 the answer is no (no such key, table or snapshot; name taken);
 2 the command line or the input makes no sense; 3 the database is damaged;
 4 the system stood in the way (database open elsewhere, disk full, no permission).";
 
@@ -58,12 +61,22 @@ enum Command {
     Scan(records::Scan),
     /// Load CSV or JSON lines, declaring snapshots on the way if asked
     Import(transfer::Import),
-    /// Write a table as CSV or JSON lines, now or as of a snapshot
+    /// Write a table as CSV or JSON lines, or all tables as a compact database, now or as of a snapshot
     Export(transfer::Export),
     /// Declare a snapshot of the latest commit and print its id
     Snapshot(snapshots::Declare),
     /// List the declared snapshots
     Snapshots(snapshots::List),
+    /// Delete declared snapshots: those named, or all that a policy does not keep
+    Forget(forget::Forget),
+    /// Keep a snapshot from being deleted until its holder releases it
+    Hold(forget::Hold),
+    /// Let a snapshot go that is held
+    Release(forget::Hold),
+    /// Print what differs between two snapshots, or a snapshot and now
+    Diff(compare::Diff),
+    /// Print the values that a key has had, and since which snapshot
+    History(compare::History),
     /// Print sizes and counts
     Stats(health::Health),
     /// Read everything and check it
@@ -104,6 +117,11 @@ fn run(command: &Command, out: &mut Output) -> Result<()> {
         Command::Export(args) => transfer::export(args, out),
         Command::Snapshot(args) => snapshots::declare(args, out),
         Command::Snapshots(args) => snapshots::list(args, out),
+        Command::Forget(args) => forget::forget(args, out),
+        Command::Hold(args) => forget::hold(args),
+        Command::Release(args) => forget::release(args),
+        Command::Diff(args) => compare::diff(args, out),
+        Command::History(args) => compare::history(args, out),
         Command::Stats(args) => health::stats(args, out),
         Command::Verify(args) => health::verify(args, out),
         Command::DemoLoader(args) => demo::load_and_wait(args, out),

@@ -1,6 +1,6 @@
-//! Which moment a command reads: `--as-of`.
+//! Which moment a command reads: `--as-of`, and the two that `diff` compares.
 //!
-//! Owns: how the text after `--as-of` is understood. Promises: a snapshot's name always wins, so a snapshot
+//! Owns: how the text that names a moment is understood. Promises: a snapshot's name always wins, so a snapshot
 //! named `1957` is found by `1957` whatever the ids are. May call: `failure`.
 
 use std::time::SystemTime;
@@ -26,6 +26,11 @@ pub struct AsOf {
 }
 
 impl AsOf {
+    /// The declared snapshot that was asked for, if one was.
+    pub fn info(&self, db: &Db) -> Result<Option<SnapshotInfo>> {
+        self.text.as_ref().map(|text| find(db, text)).transpose()
+    }
+
     /// The present, or the past that was asked for.
     pub fn view(&self, db: &Db) -> Result<Snapshot> {
         match &self.text {
@@ -40,8 +45,19 @@ impl AsOf {
     }
 }
 
+/// The state that `text` means: a declared snapshot's or, by the word `now`, the present one.
+pub fn view(db: &Db, text: &str) -> Result<Snapshot> {
+    if text == "now" {
+        match db.snapshot_info(text) {
+            Err(Error::SnapshotNotFound { .. }) => return Ok(db.snapshot()),
+            named => return Ok(db.as_of(named?.id)?),
+        }
+    }
+    Ok(db.as_of(find(db, text)?.id)?)
+}
+
 /// The declared snapshot that `text` means.
-fn find(db: &Db, text: &str) -> Result<SnapshotInfo> {
+pub fn find(db: &Db, text: &str) -> Result<SnapshotInfo> {
     if let Some(name) = text.strip_prefix("name:") {
         return Ok(db.snapshot_info(name)?);
     }
@@ -53,7 +69,7 @@ fn find(db: &Db, text: &str) -> Result<SnapshotInfo> {
         return by_time(db, text, parse_time(time, Timestamp::now()).ok_or_else(|| not_understood(text))?);
     }
     match db.snapshot_info(text) {
-        Err(Error::SnapshotNotFound { .. }) => {}
+        Err(Error::SnapshotNotFound { deleted: None, .. }) => {}
         found => return Ok(found?),
     }
     if let Ok(id) = text.parse() {
@@ -70,7 +86,7 @@ fn find(db: &Db, text: &str) -> Result<SnapshotInfo> {
 
 fn by_id(db: &Db, id: u64) -> Result<SnapshotInfo> {
     match db.snapshot_info(SnapshotId::from(id)) {
-        Err(Error::SnapshotNotFound { .. }) => Err(Failure::No(format!(
+        Err(Error::SnapshotNotFound { deleted: None, .. }) => Err(Failure::No(format!(
             "no snapshot has the id {id} or is named so; `bygone snapshots DB` lists what there is"
         ))),
         found => Ok(found?),
@@ -88,7 +104,8 @@ fn by_time(db: &Db, text: &str, time: SystemTime) -> Result<SnapshotInfo> {
 
 fn not_understood(text: &str) -> Failure {
     Failure::usage(format!(
-        "--as-of {text:?}: write name:NAME, id:NUMBER, or time:\"2026-05-01 12:00:00\" (UTC, or RFC 3339 with a zone)"
+        "{text:?} is not understood: write name:NAME, id:NUMBER, or time:\"2026-05-01 12:00:00\" \
+         (UTC, or RFC 3339 with a zone)"
     ))
 }
 

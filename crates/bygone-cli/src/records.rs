@@ -96,18 +96,18 @@ pub struct Scan {
 }
 
 #[derive(Args)]
-struct Form {
+pub struct Form {
     /// Keys and values on the command line are escaped: \\ \n \r \t \xNN, as `scan` prints them
     #[arg(short, long)]
     escaped: bool,
 }
 
-fn whole_number(text: &str) -> std::result::Result<u64, String> {
+pub fn whole_number(text: &str) -> std::result::Result<u64, String> {
     text.parse().map_err(|_| "a whole number is wanted".to_owned())
 }
 
 impl Form {
-    fn bytes(&self, argument: &OsStr) -> Result<Vec<u8>> {
+    pub fn bytes(&self, argument: &OsStr) -> Result<Vec<u8>> {
         match self.escaped {
             true => text::unescape(argument.as_bytes()).map_err(Failure::Usage),
             false => Ok(argument.as_bytes().to_vec()),

@@ -52,35 +52,50 @@ pub fn list(args: &List, out: &mut Output) -> Result<()> {
     if out.is_json() {
         return snapshots.iter().try_for_each(|info| out.json(&to_json(info)));
     }
-    let cells: Vec<[String; 4]> = snapshots.iter().map(to_cells).collect();
+    let cells: Vec<[String; 5]> = snapshots.iter().map(to_cells).collect();
     if cells.is_empty() {
         return Ok(());
     }
-    let header = ["ID", "NAME", "TIME (UTC)", "METADATA"].map(str::to_owned);
+    let header = ["ID", "NAME", "TIME (UTC)", "HELD BY", "METADATA"].map(str::to_owned);
     let width = |column: usize| {
         let lines = std::iter::once(&header).chain(&cells);
         lines.map(|line| console::measure_text_width(&line[column])).max().unwrap_or(0)
     };
     let (id_width, name_width, time_width) = (width(0), width(1), width(2));
-    for [id, name, time, metadata] in std::iter::once(&header).chain(&cells) {
+    // Few are held; where none is, there is no such column.
+    let anything_held = cells.iter().any(|line| !line[3].is_empty());
+    let held_width = if anything_held { width(3) } else { 0 };
+    for [id, name, time, held, metadata] in std::iter::once(&header).chain(&cells) {
         let name = console::pad_str(name, name_width, console::Alignment::Left, None);
-        let line = format!("{id:>id_width$}  {name}  {time:<time_width$}  {metadata}");
+        let held = match anything_held {
+            true => format!("  {}", console::pad_str(held, held_width, console::Alignment::Left, None)),
+            false => String::new(),
+        };
+        let line = format!("{id:>id_width$}  {name}  {time:<time_width$}{held}  {metadata}");
         out.line(line.trim_end())?;
     }
     Ok(())
 }
 
-fn to_cells(info: &SnapshotInfo) -> [String; 4] {
+fn to_cells(info: &SnapshotInfo) -> [String; 5] {
     let name = info.name.as_deref().map(|name| text::escape(name.as_bytes()));
-    [info.id.to_string(), name.unwrap_or_default(), numbers::time(info.time), text::escape(&info.metadata)]
+    let holders: Vec<_> = info.holders.iter().map(|holder| text::escape(holder.as_bytes())).collect();
+    [
+        info.id.to_string(),
+        name.unwrap_or_default(),
+        numbers::time(info.time),
+        holders.join(", "),
+        text::escape(&info.metadata),
+    ]
 }
 
-fn to_json(info: &SnapshotInfo) -> Value {
+pub fn to_json(info: &SnapshotInfo) -> Value {
     let mut object = Map::new();
     object.insert("id".to_owned(), Value::from(u64::from(info.id)));
     object.insert("name".to_owned(), Value::from(info.name.as_deref()));
     object.insert("seq".to_owned(), Value::from(u64::from(info.seq)));
     object.insert("time".to_owned(), Value::from(numbers::time(info.time)));
+    object.insert("holders".to_owned(), Value::from(info.holders.clone()));
     text::insert_bytes(&mut object, "metadata", &info.metadata);
     Value::Object(object)
 }

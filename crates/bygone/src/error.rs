@@ -3,8 +3,10 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use crate::ids::SnapshotId;
+use crate::utc::utc;
 
 /// What the engine answers.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -24,11 +26,15 @@ pub enum Error {
     SnapshotNotFound {
         /// How it was asked for, in words.
         snapshot: String,
+        /// What became of it, if there was one.
+        deleted: Option<SnapshotDeletion>,
     },
     /// The snapshot may not be deleted.
     SnapshotHeld {
         /// The snapshot's id.
         snapshot: SnapshotId,
+        /// Who holds it.
+        holders: Vec<String>,
     },
     /// Another declared snapshot has this name.
     NameTaken {
@@ -60,6 +66,11 @@ pub enum Error {
     },
     /// There is no database here, and none was to be made.
     NotFound {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The directory was to be made, but is there and holds something.
+    NotEmpty {
         /// The directory.
         path: PathBuf,
     },
@@ -108,6 +119,15 @@ pub enum Error {
     },
 }
 
+/// When and why a snapshot was deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotDeletion {
+    /// When.
+    pub time: SystemTime,
+    /// By which rule, in its words; empty if somebody asked for just this.
+    pub rule: String,
+}
+
 impl Error {
     pub(crate) fn corruption(path: &Path, offset: u64, reason: impl Into<String>) -> Self {
         Error::Corruption { path: path.to_owned(), offset, reason: reason.into() }
@@ -128,9 +148,15 @@ impl fmt::Display for Error {
                     key.escape_ascii().to_string()
                 )
             }
-            Error::SnapshotNotFound { snapshot } => write!(f, "no declared snapshot {snapshot}"),
-            Error::SnapshotHeld { snapshot } => {
-                write!(f, "snapshot {snapshot} is held and may not be deleted")
+            Error::SnapshotNotFound { snapshot, deleted: None } => {
+                write!(f, "no declared snapshot {snapshot}")
+            }
+            Error::SnapshotNotFound { snapshot, deleted: Some(SnapshotDeletion { time, rule }) } => {
+                write!(f, "no declared snapshot {snapshot}: it was deleted at {}", utc(*time))?;
+                if rule.is_empty() { Ok(()) } else { write!(f, " by the rule {rule:?}") }
+            }
+            Error::SnapshotHeld { snapshot, holders } => {
+                write!(f, "snapshot {snapshot} is held by {holders:?} and may not be deleted")
             }
             Error::NameTaken { name, snapshot } => {
                 write!(f, "the name {name:?} is taken by snapshot {snapshot}")
@@ -144,6 +170,7 @@ impl fmt::Display for Error {
             }
             Error::Locked { path, owner: None } => write!(f, "{} is open in another process", path.display()),
             Error::NotFound { path } => write!(f, "there is no database at {}", path.display()),
+            Error::NotEmpty { path } => write!(f, "{} is there already and is not empty", path.display()),
             Error::ReadOnly { path } => write!(f, "{} is open for reading only", path.display()),
             Error::TooLarge { what, size, limit } => {
                 write!(f, "{what} is too large: {size}, the limit is {limit}")

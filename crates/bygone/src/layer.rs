@@ -1,6 +1,6 @@
 //! What every sorted layer of a view offers: memtables, runs and the base.
 //!
-//! Owns: the words that the layers share: a key, its hash, the answer to a look-up, the two kinds of cursor.
+//! Owns: the words that the layers share: a key, its hash, the answer to a look-up, the kinds of cursor.
 //! Promises: the read path can treat all layers alike. May call: nothing but `error`.
 
 use crate::error::Result;
@@ -71,6 +71,19 @@ pub(crate) trait LayerCursor: Send {
     }
     /// Whether the record at the cursor is a deletion, without loading anything.
     fn is_deletion(&self) -> bool;
+}
+
+/// A cursor over a layer that knows the sequence numbers of its records: all but the base's.
+pub(crate) trait VersionCursor: LayerCursor {
+    /// The sequence number of the version at the cursor. Must not be called off the end.
+    fn seq(&self) -> Result<u64>;
+}
+
+/// Which way a walk goes that cannot be turned round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Forward,
+    Backward,
 }
 
 /// A stream of all versions of all keys of one layer or of several merged, by key ascending, then by sequence

@@ -44,19 +44,23 @@ pub mod io;
 mod layer;
 pub mod limits;
 mod memtable;
+mod registry;
 mod run;
 mod signal;
 mod snapshot;
 mod sync;
 mod txn;
+mod utc;
 mod value;
 mod wal;
 
 pub use db::{Db, Options, Stats, VerifyReport};
-pub use error::{Error, Result};
+pub use error::{Error, Result, SnapshotDeletion};
+pub use history::of_key::History;
+pub use history::retention::Retention;
 pub use history::{SnapshotInfo, SnapshotRef};
 pub use ids::{Seq, SnapshotId};
-pub use snapshot::{Range, Snapshot, Table};
+pub use snapshot::{Change, Diff, Range, Snapshot, Table};
 pub use txn::{Durability, Transaction, TransactionRange};
 pub use value::Value;
 

@@ -5,8 +5,8 @@ use std::ops::{Bound, ControlFlow};
 use std::time::{Duration, SystemTime};
 
 use bygone::{
-    Db, Durability, Error, Options, Range, Seq, Snapshot, SnapshotId, SnapshotInfo, SnapshotRef, Table,
-    Transaction, TransactionRange, Value,
+    Change, Db, Diff, Durability, Error, History, Options, Range, Seq, Snapshot, SnapshotId, SnapshotInfo,
+    SnapshotRef, Table, Transaction, TransactionRange, Value,
 };
 
 fn is_send<T: Send>() {}
@@ -33,6 +33,9 @@ fn types_are_what_the_contract_says() {
     is_shared::<SnapshotInfo>();
     is_send::<Transaction>();
     is_send::<Range>();
+    is_send::<Diff>();
+    is_send::<History>();
+    is_shared::<Change>();
     is_send::<TransactionRange>();
     is_number::<SnapshotId>();
     is_number::<Seq>();
@@ -165,6 +168,34 @@ fn ranges_take_every_kind_of_bounds() {
     let long = vec![b'b'; 5000];
     assert_eq!(now.range(&table, &long[..]..).unwrap().count(), 2);
     assert_eq!(now.range(&table, ..=&long[..]).unwrap().rev().count(), 2);
+}
+
+#[test]
+fn the_past_can_be_compared_followed_and_copied() {
+    let (directory, db) = open();
+    let accounts = db.table("accounts").unwrap();
+    db.put(&accounts, b"alice", b"100").unwrap();
+    let a: SnapshotId = db.snapshot_now("a").unwrap();
+    db.put(&accounts, b"alice", b"90").unwrap();
+    let b = db.snapshot_now("b").unwrap();
+    let diff: Diff = db.diff(a, b, &accounts).unwrap();
+    for change in diff.rev() {
+        let Change { key, before, after } = change.unwrap();
+        assert_eq!(
+            (&key[..], before.unwrap(), after.unwrap()),
+            (&b"alice"[..], b"100"[..].into(), b"90"[..].into())
+        );
+    }
+    assert_eq!(db.diff_range("a", "b", &accounts, b"b".as_slice()..).unwrap().count(), 0);
+    let past = db.as_of(a).unwrap();
+    assert_eq!(past.diff(&db.snapshot(), &accounts).unwrap().count(), 1);
+    assert_eq!(past.diff_range(&db.snapshot(), &accounts, ..).unwrap().count(), 1);
+    let history: History = db.history(&accounts, b"alice").unwrap();
+    let values: Vec<(SnapshotId, Option<Value>)> = history.rev().collect::<bygone::Result<_>>().unwrap();
+    assert_eq!(values, [(b, Some(b"90"[..].into())), (a, Some(b"100"[..].into()))]);
+    db.export(a, directory.path().join("copy")).unwrap();
+    db.export_view(&db.snapshot(), directory.path().join("now")).unwrap();
+    assert!(matches!(db.export(a, directory.path().join("copy")), Err(Error::NotEmpty { .. })));
 }
 
 #[test]

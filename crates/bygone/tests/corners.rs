@@ -236,23 +236,31 @@ fn opening_with_a_damaged_superblock_removes_nothing() {
     for number in 0..20u8 {
         db.put(&table, [number], [0; 10_000]).unwrap();
     }
-    drop(db);
-    let file = std::fs::File::options().read(true).write(true).open(path.join("base.pages")).unwrap();
-    let flip = |page: u64| {
-        let mut byte = [0];
-        file.read_exact_at(&mut byte, page * 4096 + 20).unwrap();
-        file.write_all_at(&[byte[0] ^ 1], page * 4096 + 20).unwrap();
-    };
+    // Copies, as if killed here: an orderly end writes a superblock that says little more than the one before.
+    // Both copies of the one superblock are damaged, then of the other, whichever pages they are on.
     let mut refused = 0;
-    // Both copies of the one superblock, then of the other, whichever pages they are on.
     for copies in [[0, 1], [2, 3], [0, 2], [1, 3]] {
+        let killed = directory.path().join(format!("{copies:?}"));
+        for part in ["", "wal", "runs", "history"] {
+            std::fs::create_dir(killed.join(part)).unwrap();
+            let entries = std::fs::read_dir(path.join(part)).unwrap().map(|entry| entry.unwrap());
+            for entry in entries.filter(|entry| entry.file_type().unwrap().is_file()) {
+                std::fs::copy(entry.path(), killed.join(part).join(entry.file_name())).unwrap();
+            }
+        }
+        let file = std::fs::File::options().read(true).write(true).open(killed.join("base.pages")).unwrap();
+        let flip = |page: u64| {
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, page * 4096 + 20).unwrap();
+            file.write_all_at(&[byte[0] ^ 1], page * 4096 + 20).unwrap();
+        };
         copies.into_iter().for_each(flip);
-        match options().open(&path) {
+        match options().open(&killed) {
             Ok(db) => check(db),
             Err(_) => refused += 1,
         }
         copies.into_iter().for_each(flip);
-        check(options().open(&path).unwrap());
+        check(options().open(&killed).unwrap());
     }
     assert_eq!(refused, 1, "only the newest superblock is needed");
 }

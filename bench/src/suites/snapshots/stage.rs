@@ -29,7 +29,8 @@ pub struct Span {
     pub rounds: u64,
     /// ... and these many milliseconds ...
     pub min_millis: u64,
-    /// ... but, if not all threads get there, no more than these, as soon as all have done something, and the goals are reached.
+    /// ... but, if not all threads get there, no more than these, as soon as all have done something, and the
+    /// goals are reached.
     pub max_millis: u64,
 }
 

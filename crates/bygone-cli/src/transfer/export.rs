@@ -1,8 +1,8 @@
 //! `bygone export`.
 //!
-//! Owns: the writing of CSV and JSON lines. Promises: what it writes, `import` reads back to the same table;
-//! what cannot be written so is an error that says what can. May call: `open`, `past`, `row`, `text`,
-//! `output`, `progress`, `failure`.
+//! Owns: the writing of CSV and JSON lines, and the way to the engine's own export. Promises: what it writes as
+//! text, `import` reads back to the same table; what cannot be written so is an error that says what can. May
+//! call: `open`, `past`, `row`, `text`, `output`, `progress`, `failure`.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -25,10 +25,13 @@ use crate::{numbers, open, progress, records, text};
 pub struct Export {
     /// Directory of the database
     db: PathBuf,
-    /// Table
-    table: String,
+    /// Table; needed unless --database is given
+    table: Option<String>,
     /// The file; "-" or nothing writes to standard output
     file: Option<PathBuf>,
+    /// Write all tables as a compact database to this new directory, as it was then and without its past
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["table", "file", "format", "rows", "base64"])]
+    database: Option<PathBuf>,
     /// Told by the file's name (.csv, .jsonl, .ndjson, .json) if not given; JSON lines if that does not tell
     #[arg(long)]
     format: Option<Format>,
@@ -43,11 +46,34 @@ pub struct Export {
 }
 
 pub fn export(args: &Export, out: &mut Output) -> Result<()> {
+    match (&args.database, &args.table) {
+        (Some(directory), _) => export_database(args, directory, out),
+        (None, Some(table)) => export_table(args, table, out),
+        (None, None) => Err(Failure::usage("say which table to export, or --database DIR for all of them")),
+    }
+}
+
+fn export_database(args: &Export, directory: &Path, out: &mut Output) -> Result<()> {
+    let db = open::existing(&args.db)?;
+    let info = args.as_of.info(&db)?;
+    match &info {
+        Some(info) => db.export(info, directory)?,
+        None => db.export_view(&db.snapshot(), directory)?,
+    }
+    let id = info.map(|info| u64::from(info.id));
+    if out.is_json() {
+        return out.json(&json!({ "database": directory.display().to_string(), "snapshot": id }));
+    }
+    let what = id.map_or("the present".to_owned(), |id| format!("snapshot {id}"));
+    out.line(format_args!("{what} written to {}", directory.display()))
+}
+
+fn export_table(args: &Export, table: &str, out: &mut Output) -> Result<()> {
     let file = named_file(args.file.as_deref());
     let format = format_of(args.format, file, Some(Format::Jsonl))?;
     let db = open::existing(&args.db)?;
     let view = args.as_of.view(&db)?;
-    let table = view.table(&args.table)?;
+    let table = view.table(table)?;
     let source = Source { view, table, bar: progress::count("records") };
 
     let Some(path) = file else {

@@ -1,4 +1,4 @@
-//! `bygone import`, `export`: tables from and to CSV and JSON lines.
+//! `bygone import`, `export`: tables from and to CSV and JSON lines; `export` also to a database.
 //!
 //! Owns: the two formats. A file holds either *records* (columns `key` and `value`, with `_base64` behind the
 //! name where bytes are not text) or *rows* (any columns; a row is stored as a JSON object under a key made

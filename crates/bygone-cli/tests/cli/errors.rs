@@ -61,6 +61,8 @@ fn help_is_no_error() {
         "export",
         "snapshot",
         "snapshots",
+        "diff",
+        "history",
         "stats",
         "verify",
     ] {
@@ -104,9 +106,16 @@ fn a_reader_that_leaves_ends_the_command_quietly() {
 fn no_colour_and_no_bars_in_a_pipe() {
     let place = Place::new();
     std::fs::write(place.path("one.csv"), "key,value\na,b\n").expect("a file");
-    for command in
-        ["import db t one.csv", "export db t", "verify db", "stats db", "snapshots db", "demo", "--help"]
-    {
+    for command in [
+        "import db t one.csv",
+        "export db t",
+        "verify db",
+        "stats db",
+        "snapshots db",
+        "diff db now now",
+        "demo",
+        "--help",
+    ] {
         let ended = place.run(command);
         assert_eq!((ended.code, ended.stderr.as_str()), (0, ""), "{command}");
         assert!(!ended.stdout.contains(&0x1b), "{command}");

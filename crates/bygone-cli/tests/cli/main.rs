@@ -3,8 +3,10 @@
 //! Owns: the helpers to run it in a directory of its own. Promises: each test is independent of the others.
 //! May call: nothing of the engine, only the command.
 
+mod compare;
 mod demo;
 mod errors;
+mod forget;
 mod records;
 mod snapshots;
 mod transfer;

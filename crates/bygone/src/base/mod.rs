@@ -12,6 +12,7 @@
 
 mod builder;
 mod cursor;
+mod diff;
 mod inner;
 mod keyed;
 mod leaf;
@@ -36,8 +37,9 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use diff::BaseDiff;
 pub(crate) use pointer::BaseRoot;
-pub(crate) use rebuild::{Progress, Updates};
+pub(crate) use rebuild::{Progress, Rebuild, Updates};
 pub(crate) use store::PageStore;
 pub(crate) use superblock::MANIFEST_BYTES_MAX;
 pub(crate) use version::BaseVersion;

@@ -1,16 +1,20 @@
-//! Which pages a tree reaches.
+//! Which pages a tree reaches, and which of them another base does not.
 //!
-//! Owns: the walk over pointers. Promises: reads only pages that hold pointers. May call: the page store.
+//! Owns: the walk over pointers. Promises: reads only pages that hold pointers; a subtree that two bases share
+//! is not entered. May call: the page store.
+
+use std::collections::HashSet;
 
 use crate::error::Result;
 use crate::limits::PAGE_BYTES;
 
 use super::inner::Inner;
 use super::leaf::{Leaf, Stored};
+use super::live::DeadPage;
 use super::page::{self, Kind};
 use super::pointer::{PagePointer, TableRoot};
 use super::store::PageStore;
-use super::version::unexpected_level;
+use super::version::{BaseVersion, unexpected_level};
 
 /// Names the pages of a tree to `enter`, each before those below it, which are left out if it answers
 /// `false`.
@@ -55,4 +59,37 @@ fn walk_page(
         }
     }
     Ok(())
+}
+
+impl PageStore {
+    /// The pages that `older` reaches and the later base `newer` does not: what keeping `older` costs beside
+    /// `newer`. Takes time in proportion to the pages in which the two differ.
+    pub fn pages_only_in(&self, older: &BaseVersion, newer: &BaseVersion) -> Result<Vec<DeadPage>> {
+        // A page not born after `older` that `newer` still has was in every base between, so in `older` too,
+        // with all below it.
+        let mut shared = HashSet::new();
+        self.walk_all(newer, &mut |pointer| {
+            let is_shared = pointer.birth <= older.generation();
+            if is_shared {
+                shared.insert(pointer.slot);
+            }
+            !is_shared
+        })?;
+        let mut pages = Vec::new();
+        self.walk_all(older, &mut |pointer| {
+            let is_shared = shared.contains(&pointer.slot);
+            if !is_shared {
+                pages.push(DeadPage { slot: pointer.slot, birth: pointer.birth });
+            }
+            !is_shared
+        })?;
+        Ok(pages)
+    }
+
+    fn walk_all(&self, base: &BaseVersion, enter: &mut dyn FnMut(&PagePointer) -> bool) -> Result<()> {
+        if let Some(catalogue) = BaseVersion::catalogue(self, &base.root())? {
+            walk(self, &catalogue, enter)?;
+        }
+        base.tables().iter().try_for_each(|(_, tree)| walk(self, tree, enter))
+    }
 }

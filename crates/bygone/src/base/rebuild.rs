@@ -13,6 +13,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::limits::TABLES_MAX;
 
+use super::live::DeadPage;
 use super::merge::Merge;
 use super::page::{HEADER_BYTES, Head};
 use super::pointer::{BaseRoot, TableRoot};
@@ -49,6 +50,8 @@ pub(crate) struct Rebuild {
     base: Arc<BaseVersion>,
     /// The tables that differ from `base`; `None` has no record any more.
     changed: BTreeMap<u32, Option<TableRoot>>,
+    /// Pages kept for the past that it has given up.
+    released: Vec<DeadPage>,
     failed: Option<Error>,
     _turn: Turn,
 }
@@ -88,6 +91,7 @@ impl PageStore {
             writer: PageWriter::new(self.clone(), base.generation() + 1),
             base: base.clone(),
             changed: BTreeMap::new(),
+            released: Vec::new(),
             failed: None,
             _turn: turn,
         })
@@ -137,6 +141,12 @@ impl Rebuild {
         })
     }
 
+    /// Gives up pages that earlier rebuilds kept because of `newest_retained`, and that no retained base needs
+    /// any more.
+    pub fn release_kept(&mut self, pages: impl IntoIterator<Item = DeadPage>) {
+        self.released.extend(pages);
+    }
+
     fn attempt<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -182,6 +192,7 @@ impl Rebuild {
 
         let mut dead = std::mem::take(&mut self.writer.dead);
         dead.retain(|page| page.birth > newest_retained);
+        dead.append(&mut self.released);
         let mut own_dead = std::mem::take(&mut self.writer.own_dead);
         own_dead.sort_unstable();
         let born: Vec<u64> =

@@ -152,6 +152,11 @@ impl PageStore {
         Ok(Arc::new(base))
     }
 
+    /// The generation of the published base.
+    pub fn generation(&self) -> u64 {
+        self.publish().superblock.root.generation
+    }
+
     /// Superseded pages born up to this generation are kept for the past.
     pub fn newest_retained(&self) -> u64 {
         self.publish().superblock.newest_retained
@@ -180,6 +185,11 @@ impl PageStore {
         Ok(())
     }
 
+    /// Whether nobody knows which superblock is on the disk, so that nothing may be written any more.
+    pub fn is_poisoned(&self) -> bool {
+        self.publish().poisoned.is_some()
+    }
+
     pub(super) fn check_writable(&self, publish: &Publish) -> Result<()> {
         if self.read_only {
             return Err(Error::ReadOnly { path: self.file.path().to_owned() });
@@ -191,7 +201,7 @@ impl PageStore {
     }
 
     /// The page that a pointer means.
-    #[inline]
+    #[inline(always)]
     pub fn page<'g>(&self, pointer: &PagePointer, guard: &'g Guard) -> Result<&'g Page> {
         if let Some(frame) = self.frames.get(pointer.slot, guard)
             && frame.tag() == pointer.birth
@@ -297,10 +307,9 @@ impl PageStore {
 
     /// Takes back the slots of a rebuild that came to nothing.
     pub(super) fn give_back(&self, slots: Vec<u64>) {
-        let guard = cache::pin();
         // The next rebuild has the same generation, so what is cached of these slots would pass for its
         // pages.
-        slots.iter().for_each(|slot| self.frames.remove(*slot, &guard));
+        slots.iter().for_each(|slot| self.frames.remove(*slot));
         self.space().release(slots);
     }
 
@@ -315,8 +324,7 @@ impl PageStore {
 
     /// Takes pages that nothing reads any more out of the cache.
     pub(super) fn forget(&self, slots: &[u64]) {
-        let guard = cache::pin();
-        slots.iter().for_each(|slot| self.frames.remove(*slot, &guard));
+        slots.iter().for_each(|slot| self.frames.remove(*slot));
     }
 
     /// Makes free what only ended base versions kept, and cuts what is free off the file's end: for when

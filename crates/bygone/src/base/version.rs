@@ -84,7 +84,8 @@ impl BaseVersion {
         Ok(())
     }
 
-    pub(super) fn table(&self, table: u32) -> Option<&TableRoot> {
+    /// The tree of a table; none if it has no records.
+    pub fn table(&self, table: u32) -> Option<&TableRoot> {
         // Most databases have few tables, and ids are given in order.
         let i = self.tables.binary_search_by_key(&table, |(id, _)| *id).ok()?;
         Some(&self.tables[i].1)

@@ -1,7 +1,7 @@
 //! A cached block in memory: header and bytes in one allocation.
 //!
 //! Owns: the allocation. Promises: a frame's bytes do not change once it is shared, and it is freed only
-//! after every guard that could have seen it is gone. May call: the allocator and the epoch collector.
+//! after every guard that could have seen it is gone. May call: the allocator, registry.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::fmt;
@@ -10,7 +10,8 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crossbeam_epoch::Guard;
+use super::guard::{ERAS, Guard};
+use crate::registry::Dead;
 
 /// The bytes begin this far into the allocation, which begins on a cache line: so the header of a page, 32
 /// bytes too, shares the line that a look-up touches anyway, and what follows it begins on the next.
@@ -21,6 +22,8 @@ const _: () = assert!(size_of::<Header>() <= DATA_OFFSET);
 pub(super) struct Header {
     tag: u64,
     len: usize,
+    /// The era in which the frame was made.
+    birth: u64,
     referenced: AtomicBool,
 }
 
@@ -33,7 +36,7 @@ pub(crate) struct Frame<'g> {
 
 impl<'g> Frame<'g> {
     /// # Safety
-    /// `header` must be live, come from [`NewFrame::into_raw`], and its end must be deferred past `guard`.
+    /// `header` must come from [`NewFrame::into_raw`], and have been found under `guard`.
     #[inline]
     pub(super) unsafe fn from_raw(header: NonNull<Header>, _guard: &'g Guard) -> Frame<'g> {
         Frame { header, guard: PhantomData }
@@ -86,26 +89,42 @@ impl fmt::Debug for Frame<'_> {
     }
 }
 
-/// Defers the end of a frame that nobody can find any more; answers how many bytes that will free.
-///
-/// # Safety
-/// `header` must come from [`NewFrame::into_raw`], must have been made unreachable before, and is retired
-/// only once.
-pub(super) unsafe fn retire(header: NonNull<Header>, guard: &Guard) -> usize {
-    // SAFETY: still live: only the deferred function below frees it.
-    let layout = layout(unsafe { header.as_ref() }.len);
-    let address = Address(header);
-    // SAFETY: the function owns nothing but the address, which by the contract nobody else frees.
-    unsafe {
-        guard.defer_unchecked(move || {
-            let Address(header) = { address };
-            dealloc(header.as_ptr().cast(), layout)
-        })
-    };
-    layout.size()
+/// A frame that nobody can find any more.
+pub(super) struct DeadFrame(NonNull<Header>);
+
+// SAFETY: it is nothing but memory, and freeing it needs no certain thread.
+unsafe impl Send for DeadFrame {}
+
+impl DeadFrame {
+    /// # Safety
+    /// `header` must come from [`NewFrame::into_raw`], must have been made unreachable before, and dies only
+    /// once.
+    pub(super) unsafe fn new(header: NonNull<Header>) -> DeadFrame {
+        DeadFrame(header)
+    }
+
+    fn layout(&self) -> Layout {
+        // SAFETY: it lives until `free`.
+        layout(unsafe { self.0.as_ref() }.len)
+    }
+
+    /// How many bytes its end will free.
+    pub(super) fn bytes(&self) -> usize {
+        self.layout().size()
+    }
 }
 
-struct Address(NonNull<Header>);
+impl Dead for DeadFrame {
+    fn birth(&self) -> u64 {
+        // SAFETY: it lives until `free`.
+        unsafe { self.0.as_ref() }.birth
+    }
+
+    fn free(self) {
+        // SAFETY: nobody reads it any more, and it was allocated with this layout by `NewFrame::new`.
+        unsafe { dealloc(self.0.as_ptr().cast(), self.layout()) }
+    }
+}
 
 fn layout(len: usize) -> Layout {
     // Blocks are at most some MiB, so neither addition nor rounding can overflow; an absurd length ends here,
@@ -130,7 +149,7 @@ impl NewFrame {
         unsafe {
             let memory = alloc(layout);
             let Some(frame) = NonNull::new(memory.cast::<Header>()) else { handle_alloc_error(layout) };
-            frame.as_ptr().write(Header { tag, len, referenced: AtomicBool::new(false) });
+            frame.as_ptr().write(Header { tag, len, birth: ERAS.now(), referenced: AtomicBool::new(false) });
             memory.add(DATA_OFFSET).write_bytes(0, len);
             NewFrame { frame }
         }

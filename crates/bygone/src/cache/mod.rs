@@ -1,27 +1,23 @@
 //! The cache of immutable blocks: pages of the base and blocks of runs.
 //!
 //! Owns: the byte budget, the translation from a block's index to its frame, and eviction. Promises: a hit is
-//! two loads under an epoch guard: no latch, no reference count, no line that readers share except a flag
+//! some loads under a guard: no latch, no reference count, no line that readers share except a flag
 //! that is written once; what a guard has seen stays readable until the guard is dropped; the bytes of all
 //! frames together exceed the budget only by what is being inserted at this moment. Knows nothing of files:
-//! who misses, reads, checks and inserts. May call: nothing of the engine.
+//! who misses, reads, checks and inserts. May call: registry.
 
 mod frame;
+mod guard;
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use crossbeam_epoch as epoch;
-pub(crate) use crossbeam_epoch::Guard;
-use frame::Header;
+use frame::{DeadFrame, Header};
 pub(crate) use frame::{Frame, NewFrame};
-
-/// Keeps every frame seen under it readable. Cheap (some nanoseconds); do not hold it over long work.
-pub(crate) fn pin() -> Guard {
-    epoch::pin()
-}
+use guard::ERAS;
+pub(crate) use guard::{Guard, pin};
 
 /// The byte budget that all frame tables of a database share.
 #[derive(Debug)]
@@ -68,18 +64,17 @@ impl Cache {
                 Some(slot) => slot,
                 None => continue,
             };
-            let Some(frame) = NonNull::new(slot.load(Ordering::Acquire)) else { continue };
+            let Some(frame) = guard.load(slot) else { continue };
             if frame.as_ptr() as usize != entry.address {
                 continue;
             }
-            // SAFETY: the frame was in its slot just now and `guard` was taken before, so it is not freed
-            // yet.
+            // SAFETY: it was found under `guard`.
             if chances > 0 && unsafe { Frame::from_raw(frame, guard) }.take_reference() {
                 chances -= 1;
                 queue.push_back(entry);
                 continue;
             }
-            table.evict(slot, frame, guard);
+            table.evict(slot, frame);
         }
     }
 }
@@ -110,9 +105,8 @@ impl FrameTable {
     /// The cached block at `index`. The caller compares [`Frame::tag`] with what it expects there.
     #[inline]
     pub fn get<'g>(&self, index: u64, guard: &'g Guard) -> Option<Frame<'g>> {
-        // Acquire: pairs with the release in `insert`, so that the frame's bytes are seen whole.
-        let frame = NonNull::new(self.slot(index)?.load(Ordering::Acquire))?;
-        // SAFETY: non-null frames in a slot are live, and are freed only after all guards of now are gone.
+        let frame = guard.load(self.slot(index)?)?;
+        // SAFETY: found under `guard`.
         let frame = unsafe { Frame::from_raw(frame, guard) };
         frame.set_reference();
         Some(frame)
@@ -125,31 +119,33 @@ impl FrameTable {
         let bytes = frame.allocated_bytes();
         let frame = frame.into_raw();
         let slot = self.slot_or_grow(index);
+        // Before anybody can find it, and take it out again.
+        guard.extend();
         // AcqRel: publishes the frame's bytes, and sees the frame that it replaces.
         let old = slot.swap(frame.as_ptr(), Ordering::AcqRel);
-        self.retire(old, guard);
+        self.retire(old);
         self.cache.admit(
             Queued { table: self.this.clone(), index, address: frame.as_ptr() as usize },
             bytes,
             guard,
         );
-        // SAFETY: whoever evicts it defers its end past `guard`.
+        // SAFETY: the guard covers what was put there since it was extended.
         unsafe { Frame::from_raw(frame, guard) }
     }
 
     /// Whether a block with this tag is cached, without counting as a use.
     pub fn contains(&self, index: u64, tag: u64, guard: &Guard) -> bool {
         let Some(slot) = self.slot(index) else { return false };
-        let Some(frame) = NonNull::new(slot.load(Ordering::Acquire)) else { return false };
+        let Some(frame) = guard.load(slot) else { return false };
         // SAFETY: as in `get`.
         unsafe { Frame::from_raw(frame, guard) }.tag() == tag
     }
 
     /// Forgets the block at `index`.
-    pub fn remove(&self, index: u64, guard: &Guard) {
+    pub fn remove(&self, index: u64) {
         if let Some(slot) = self.slot(index) {
             let old = slot.swap(std::ptr::null_mut(), Ordering::AcqRel);
-            self.retire(old, guard);
+            self.retire(old);
         }
     }
 
@@ -172,31 +168,34 @@ impl FrameTable {
             .get_or_init(|| (0..entries).map(|_| AtomicPtr::new(std::ptr::null_mut())).collect())[offset]
     }
 
-    fn evict(&self, slot: &AtomicPtr<Header>, frame: NonNull<Header>, guard: &Guard) {
+    fn evict(&self, slot: &AtomicPtr<Header>, frame: NonNull<Header>) {
         let frame = frame.as_ptr();
         if slot.compare_exchange(frame, std::ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            self.retire(frame, guard);
+            self.retire(frame);
         }
     }
 
-    fn retire(&self, frame: *mut Header, guard: &Guard) {
+    fn retire(&self, frame: *mut Header) {
         if let Some(frame) = NonNull::new(frame) {
             // SAFETY: it was just taken out of its slot by this thread alone, so it is retired once, and
             // nobody finds it again.
-            let bytes = unsafe { frame::retire(frame, guard) };
-            self.cache.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            let dead = unsafe { DeadFrame::new(frame) };
+            self.cache.used_bytes.fetch_sub(dead.bytes(), Ordering::Relaxed);
+            // SAFETY: as above.
+            unsafe { ERAS.retire(dead) };
         }
     }
 }
 
 impl Drop for FrameTable {
     fn drop(&mut self) {
-        let guard = pin();
         for segment in self.segments.iter().filter_map(OnceLock::get) {
             for slot in segment {
-                self.retire(slot.swap(std::ptr::null_mut(), Ordering::AcqRel), &guard);
+                self.retire(slot.swap(std::ptr::null_mut(), Ordering::AcqRel));
             }
         }
+        // Of a database that is closed nobody retires more.
+        ERAS.collect();
     }
 }
 
@@ -222,7 +221,7 @@ mod tests {
             assert_eq!(frame.tag(), index + 7);
             assert_eq!(frame.bytes(), &[(index + 7) as u8; 100][..]);
         }
-        table.remove(64, &guard);
+        table.remove(64);
         assert!(table.get(64, &guard).is_none());
     }
 
@@ -250,6 +249,44 @@ mod tests {
         let frame = table.insert(3, block(9, 4096), &guard);
         assert!(table.get(3, &guard).is_none(), "nothing fits a budget of nothing");
         assert_eq!(frame.bytes(), &[9u8; 4096][..]);
+    }
+
+    #[test]
+    fn guards_may_lie_in_each_other() {
+        let cache = Cache::new(0);
+        let table = FrameTable::new(&cache);
+        let outer = pin();
+        let frame = table.insert(1, block(5, 4096), &outer);
+        for index in 0..1000 {
+            let inner = pin();
+            table.insert(index % 7, block(6, 4096), &inner);
+        }
+        assert_eq!(frame.bytes(), &[5u8; 4096][..]);
+    }
+
+    /// A thread may read in the destructor of a thread-local, when its own record is gone.
+    #[test]
+    fn a_thread_that_is_torn_down_reads_too() {
+        struct Last(Arc<FrameTable>);
+        impl Drop for Last {
+            fn drop(&mut self) {
+                let guard = pin();
+                let frame = self.0.insert(2, block(7, 100), &guard);
+                assert_eq!(frame.bytes(), &[7u8; 100][..]);
+            }
+        }
+        thread_local! {
+            static LAST: std::cell::RefCell<Option<Last>> = const { std::cell::RefCell::new(None) };
+        }
+        let table = FrameTable::new(&Cache::new(1 << 20));
+        let last = Last(table.clone());
+        std::thread::spawn(move || {
+            LAST.with(|place| *place.borrow_mut() = Some(last));
+            drop(pin());
+        })
+        .join()
+        .unwrap();
+        assert_eq!(table.get(2, &pin()).unwrap().tag(), 7);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::engine::Engine;
+use super::engine::{Engine, lock};
 use crate::error::{Error, Result};
 use crate::signal::Woken;
 
@@ -20,6 +20,10 @@ const TICK: Duration = Duration::from_secs(1);
 /// After this long without a commit the disk counts as idle, and runs are merged although they are few:
 /// readers then read at the speed of the plain tree.
 const IDLE_MERGE: Duration = Duration::from_secs(3);
+
+/// How often a retention policy is applied, while there are commits and while there are none.
+const RETENTION_BUSY: Duration = Duration::from_secs(10);
+const RETENTION_IDLE: Duration = Duration::from_secs(3600);
 
 pub(super) struct Background {
     engine: Arc<Engine>,
@@ -114,6 +118,7 @@ fn standby_loop(engine: &Engine) -> Result<()> {
 fn merge_loop(engine: &Engine) -> Result<()> {
     let mut last_seq = engine.present.visible_seq();
     let mut last_change = Instant::now();
+    let mut last_retention = (0, Instant::now());
     loop {
         let woken = engine.merge_signal.wait(TICK);
         if woken == Woken::Closing || engine.health.is_poisoned() {
@@ -134,6 +139,20 @@ fn merge_loop(engine: &Engine) -> Result<()> {
         } else {
             engine.consolidate()?;
         }
+        if let Some(policy) = &engine.options.retention {
+            let (at_seq, at) = last_retention;
+            let due = if seq == at_seq { RETENTION_IDLE } else { RETENTION_BUSY };
+            if at_seq == 0 || at.elapsed() >= due {
+                // What cannot be read of the past is no harm to the present.
+                if let Err(error) = engine.apply_retention(policy) {
+                    *lock(&engine.prune_failure) = Some(error);
+                    engine.health.check()?;
+                }
+                // Its own commits are no reason to apply it again.
+                last_retention = (engine.present.visible_seq(), Instant::now());
+            }
+        }
+        engine.prune_if_wanted()?;
     }
 }
 

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use super::engine::{Counters, Engine, lock};
-use super::keep::{RunsUntilClosed, keep_needed};
+use super::keep::{Newest, RunsUntilClosed, keep_needed};
 use crate::error::Result;
 use crate::io::sync_dir;
 use crate::run::{Run, RunMeta, RunWriter, file_name};
@@ -74,7 +74,8 @@ impl Engine {
         let path = directory.join(file_name(id));
         let mut writer = RunWriter::create(&*self.disk, &path, id, self.present.context().hash_seed)?;
         let declared = self.writer()?.committer.declared_between(0, newest.max_seq + 1);
-        keep_needed(&mut RunsUntilClosed::new(runs, self.closing.clone()), &declared, &mut writer)?;
+        let mut versions = RunsUntilClosed::new(runs, self.closing.clone());
+        keep_needed(&mut versions, &declared, Newest::Always, &mut writer)?;
         let meta = writer.finish(Some(oldest.min_seq..=newest.max_seq))?;
         sync_dir(&*self.disk, &directory)?;
         Counters::add(&self.counters.flushed_bytes, meta.bytes);

@@ -16,9 +16,13 @@ use crate::health::Health;
 use crate::history::past::Past;
 use crate::io::Disk;
 use crate::signal::Signal;
+use crate::snapshot::Table;
 use crate::snapshot::present::Present;
 use crate::txn::backlog::Backlog;
-use crate::txn::commit::Committer;
+use crate::txn::commit::{Committed, Committer, Durability, Request};
+use crate::txn::hashes;
+use crate::txn::record::Marks;
+use crate::txn::write_set::WriteSet;
 use crate::wal::Wal;
 
 pub(crate) struct Engine {
@@ -32,7 +36,7 @@ pub(crate) struct Engine {
     /// `None` when the database is open for reading only.
     pub writer: Option<Writer>,
     pub store: Arc<PageStore>,
-    pub past: Past,
+    pub past: Arc<Past>,
     pub manifest: Mutex<Manifest>,
     /// The id that the next table gets. Changed under the lock of the directory of tables.
     pub next_table_id: AtomicU32,
@@ -41,6 +45,12 @@ pub(crate) struct Engine {
     pub flushing: Mutex<()>,
     pub merging: Mutex<()>,
     pub merge_signal: Signal,
+    /// Snapshots were deleted since what they kept was last given back.
+    pub prune_wanted: AtomicBool,
+    /// Nobody has looked yet for history runs that a crash left.
+    pub litter_wanted: AtomicBool,
+    /// Why the last pruning came to nothing.
+    pub prune_failure: Mutex<Option<Error>>,
     pub standby_signal: Arc<Signal>,
     pub counters: Counters,
     /// Whether somebody waits for the background threads to end.
@@ -76,6 +86,25 @@ impl Engine {
         self.writer.as_ref().ok_or_else(|| Error::ReadOnly { path: self.path.clone() })
     }
 
+    /// Commits blindly: against no view.
+    pub fn commit(
+        &self,
+        writes: WriteSet,
+        tables: Vec<Table>,
+        marks: Marks,
+        durability: Durability,
+    ) -> Result<Committed> {
+        self.writer()?.committer.commit(Request {
+            hashes: hashes(&writes, self.present.context().hash_seed),
+            writes,
+            marks,
+            tables,
+            read: None,
+            reads: None,
+            durability,
+        })
+    }
+
     /// Does background work. A failure leaves nobody sure what is on the disk, so it poisons the database,
     /// whoever's thread it happens on.
     pub fn guarded<T>(&self, work: impl FnOnce(&Engine) -> Result<T>) -> Result<T> {
@@ -98,7 +127,7 @@ impl Engine {
             } else {
                 engine.consolidate()?;
             }
-            Ok(())
+            engine.prune_if_wanted()
         })
     }
 
@@ -112,9 +141,23 @@ impl Engine {
         self.store.publish_manifest(|| {
             let mut manifest = lock(&self.manifest);
             change(&mut manifest);
+            if let Some(writer) = &self.writer {
+                manifest.durable_end = writer.wal.durable_end();
+            }
             manifest.encode()
         })?;
         self.superblock_written();
+        Ok(())
+    }
+
+    /// Makes everything durable, and lets the superblock say up to where the log must go: so damage to the very
+    /// last commits is noticed, too.
+    pub fn close(&self) -> Result<()> {
+        let Some(writer) = &self.writer else { return Ok(()) };
+        writer.wal.close()?;
+        if lock(&self.manifest).durable_end < writer.wal.durable_end() {
+            self.publish_manifest(|_| ())?;
+        }
         Ok(())
     }
 

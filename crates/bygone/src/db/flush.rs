@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::engine::{Counters, Engine, lock};
-use super::keep::keep_needed;
+use super::keep::{Newest, keep_needed};
 use crate::error::Result;
 use crate::io::sync_dir;
 use crate::limits::RUNS_MAX;
@@ -70,7 +70,7 @@ impl Engine {
             self.present.context().hash_seed,
         )?;
         let declared = self.writer()?.committer.declared_between(0, frozen.last_seq + 1);
-        keep_needed(&mut frozen.memtable.versions(), &declared, &mut run)?;
+        keep_needed(&mut frozen.memtable.versions(), &declared, Newest::Always, &mut run)?;
         let meta = run.finish(Some(flushed_seq + 1..=frozen.last_seq))?;
         sync_dir(&*self.disk, &directory)?;
         Counters::add(&self.counters.flushed_bytes, meta.bytes);

@@ -1,8 +1,8 @@
 //! Which versions go from one layer to the next.
 //!
-//! Owns: the copying loop that flush and consolidation share, and the stream that ends when the database is
-//! closed. Promises: of each key the newest version goes on, for the present and all that comes, and those
-//! versions that a declared snapshot sees. May call: run, history.
+//! Owns: the copying loop that flush, consolidation and pruning share, and the stream that ends when the database
+//! is closed. Promises: of each key those versions go on that a declared snapshot sees, and, where the present is
+//! read through the outcome, the newest. May call: run, history.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,9 +12,23 @@ use crate::history::visibility::Visibility;
 use crate::layer::{Key, Versions};
 use crate::run::{MergedVersions, Run, RunWriter};
 
+/// Whether a key's newest version is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Newest {
+    /// For the present and all that comes.
+    Always,
+    /// Only if a declared snapshot sees it.
+    IfSeen,
+}
+
 /// Copies to `run` what is needed of `versions`; `declared` are the sequence numbers of the declared
 /// snapshots, ascending.
-pub(super) fn keep_needed(versions: &mut dyn Versions, declared: &[u64], run: &mut RunWriter) -> Result<()> {
+pub(super) fn keep_needed(
+    versions: &mut dyn Versions,
+    declared: &[u64],
+    newest_needed: Newest,
+    run: &mut RunWriter,
+) -> Result<()> {
     let mut declared = Visibility::new(declared);
     // The key of the last version, to notice the next.
     let (mut table, mut key) = (None, Vec::new());
@@ -27,7 +41,8 @@ pub(super) fn keep_needed(versions: &mut dyn Versions, declared: &[u64], run: &m
             key.extend_from_slice(version.bytes);
             declared.next_key();
         }
-        if declared.sees(seq) || newest {
+        let seen = declared.sees(seq);
+        if seen || (newest && newest_needed == Newest::Always) {
             versions.load()?;
             run.add(versions.key(), seq, versions.loaded()?)?;
         }

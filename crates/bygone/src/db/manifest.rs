@@ -9,7 +9,7 @@ use crate::history::plan::Chain;
 use crate::limits::RUNS_MAX;
 use crate::run::RunMeta;
 
-const MANIFEST_VERSION: u16 = 1;
+const MANIFEST_VERSION: u16 = 2;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Manifest {
@@ -33,9 +33,11 @@ pub(crate) struct Manifest {
     pub last_merged_run_bytes: u64,
     pub history_runs: u64,
     pub history_bytes: u64,
-    /// Bytes of the pages that were superseded while a key frame held them.
-    pub retained_bytes: u64,
     pub retained_bases: u64,
+    /// What snapshots kept that were deleted up to this commit was given back.
+    pub pruned_seq: u64,
+    /// Commits with smaller numbers were durable: if the log ends before, it is damaged.
+    pub durable_end: u64,
     /// Newest first.
     pub runs: Vec<RunMeta>,
 }
@@ -64,8 +66,9 @@ impl Manifest {
             self.last_merged_run_bytes,
             self.history_runs,
             self.history_bytes,
-            self.retained_bytes,
             self.retained_bases,
+            self.pruned_seq,
+            self.durable_end,
         ] {
             out.extend_from_slice(&number.to_le_bytes());
         }
@@ -96,8 +99,9 @@ impl Manifest {
             last_merged_run_bytes: reader.u64()?,
             history_runs: reader.u64()?,
             history_bytes: reader.u64()?,
-            retained_bytes: reader.u64()?,
             retained_bases: reader.u64()?,
+            pruned_seq: reader.u64()?,
+            durable_end: reader.u64()?,
             chain: Chain::decode(&mut reader)?,
             runs: Vec::new(),
         };

@@ -123,7 +123,8 @@ impl Engine {
         let history_run = history_run.map_or(Ok(None), |writer| self.finish_history(writer, from, to))?;
         if !plan.needed.is_empty() {
             let key_frame = plan.keep_base.then(|| base.root());
-            let interval = Interval { from, key_frame, run: history_run };
+            let snapshots = plan.needed.len() as u64;
+            let interval = Interval { from, key_frame, run: history_run, snapshots };
             let mut row = OneUpdate { key: to.to_be_bytes(), value: interval.encode(), taken: false };
             rebuild.apply(rows::HISTORY, &mut row, usize::MAX)?;
         }
@@ -196,7 +197,7 @@ impl Engine {
         Ok(live)
     }
 
-    fn history_writer(&self) -> Result<RunWriter> {
+    pub(super) fn history_writer(&self) -> Result<RunWriter> {
         // Both at once: a superblock of a flush must not count the id as given without naming it.
         let id = {
             let mut manifest = lock(&self.manifest);
@@ -208,7 +209,7 @@ impl Engine {
     }
 
     /// Makes a history run durable; `None` if there was nothing to keep but the base.
-    fn finish_history(&self, writer: RunWriter, from: u64, to: u64) -> Result<Option<RunMeta>> {
+    pub(super) fn finish_history(&self, writer: RunWriter, from: u64, to: u64) -> Result<Option<RunMeta>> {
         let directory = &self.past.directory;
         let meta = writer.finish(Some(from + 1..=to))?;
         let empty = meta.records == 0;

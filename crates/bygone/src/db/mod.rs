@@ -4,14 +4,18 @@
 //! Promises: the public API. May call: everything.
 
 mod background;
+mod compare;
 mod consolidate;
 mod engine;
+mod export;
 mod flush;
 mod keep;
 mod manifest;
 mod merge;
 mod open;
 mod options;
+mod prune;
+mod snapshots;
 mod stats;
 
 use std::path::Path;
@@ -24,15 +28,13 @@ pub use options::Options;
 pub use stats::{Stats, VerifyReport};
 
 use crate::error::{Error, Result};
-use crate::history::{SnapshotInfo, SnapshotRef};
-use crate::ids::SnapshotId;
+use crate::history::SnapshotRef;
 use crate::io::Disk;
 use crate::limits::TABLES_MAX;
 use crate::snapshot::{Snapshot, Table};
-use crate::txn::commit::{Committed, Request};
 use crate::txn::record::{Marks, TableChange, check_name};
 use crate::txn::write_set::WriteSet;
-use crate::txn::{Transaction, check_write, hashes};
+use crate::txn::{Transaction, check_write};
 use crate::value::Value;
 
 /// An open database. Cheap to clone; the last clone that is dropped closes it.
@@ -50,11 +52,9 @@ struct Open {
 impl Drop for Open {
     fn drop(&mut self) {
         drop(self.background.take());
-        if let Some(writer) = &self.engine.writer {
-            // What was `Buffered` is made durable by an orderly end, if the disk lets it; nobody is left to
-            // tell if it does not.
-            let _ = writer.wal.close();
-        }
+        // What was `Buffered` is made durable by an orderly end, if the disk lets it; nobody is left to tell if it
+        // does not.
+        let _ = self.engine.close();
     }
 }
 
@@ -154,22 +154,9 @@ impl Db {
         check_write(key, value)?;
         let mut writes = WriteSet::default();
         writes.put(table.id(), key, value);
-        self.commit(writes, vec![table.clone()], Marks::default())?;
+        let durability = self.engine().options.durability;
+        self.engine().commit(writes, vec![table.clone()], Marks::default(), durability)?;
         Ok(())
-    }
-
-    /// Commits blindly: against no view.
-    fn commit(&self, writes: WriteSet, tables: Vec<Table>, marks: Marks) -> Result<Committed> {
-        let engine = self.engine();
-        engine.writer()?.committer.commit(Request {
-            hashes: hashes(&writes, engine.present.context().hash_seed),
-            writes,
-            marks,
-            tables,
-            read: None,
-            reads: None,
-            durability: engine.options.durability,
-        })
     }
 
     /// The table of this name; made if there is none.
@@ -202,8 +189,8 @@ impl Db {
         })?;
         engine.next_table_id.store(next, Ordering::Relaxed);
         let change = TableChange::Create { id, name: name.to_owned() };
-        let marks = Marks { declaration: None, table_change: Some(change) };
-        let committed = self.commit(WriteSet::default(), Vec::new(), marks)?;
+        let marks = Marks { table_change: Some(change), ..Marks::default() };
+        let committed = engine.commit(WriteSet::default(), Vec::new(), marks, engine.options.durability)?;
         let database = engine.present.context().tables.database();
         let table = Table::new(database, id, name, committed.seq.into());
         tables.insert(name.to_owned(), table.clone());
@@ -225,13 +212,14 @@ impl Db {
     /// # Errors
     /// `TableNotFound`, `ReadOnly`, `Io`, `Poisoned`.
     pub fn drop_table(&self, name: &str) -> Result<()> {
-        let mut tables = self.engine().present.context().tables.lock();
+        let engine = self.engine();
+        let mut tables = engine.present.context().tables.lock();
         let Some(table) = tables.get(name).cloned() else {
             return Err(Error::TableNotFound { table: name.to_owned() });
         };
         let change = TableChange::Drop { name: name.to_owned() };
-        let marks = Marks { declaration: None, table_change: Some(change) };
-        self.commit(WriteSet::default(), vec![table], marks)?;
+        let marks = Marks { table_change: Some(change), ..Marks::default() };
+        engine.commit(WriteSet::default(), vec![table], marks, engine.options.durability)?;
         tables.remove(name);
         Ok(())
     }
@@ -242,30 +230,6 @@ impl Db {
     /// `Corruption` or `Io`.
     pub fn tables(&self) -> Result<Vec<String>> {
         self.snapshot().tables()
-    }
-
-    /// Declares a snapshot of the latest commit.
-    ///
-    /// # Errors
-    /// `NameTaken`, `TooLarge`, `InvalidArgument`, `ReadOnly`, `Io`, `Poisoned`.
-    pub fn snapshot_now<'n>(&self, name: impl Into<Option<&'n str>>) -> Result<SnapshotId> {
-        self.begin()?.commit_with_snapshot(name)
-    }
-
-    /// All declared snapshots, by id.
-    ///
-    /// # Errors
-    /// `Corruption` or `Io`.
-    pub fn snapshots(&self) -> Result<Vec<SnapshotInfo>> {
-        self.engine().past.list(&self.snapshot())
-    }
-
-    /// What is known of one declared snapshot.
-    ///
-    /// # Errors
-    /// `SnapshotNotFound`; `Corruption` or `Io`.
-    pub fn snapshot_info(&self, snapshot: impl Into<SnapshotRef>) -> Result<SnapshotInfo> {
-        self.engine().past.find(&self.snapshot(), &snapshot.into())
     }
 
     /// Writes everything that is in memtables to runs, and returns when that is durable.
@@ -284,13 +248,17 @@ impl Db {
         })
     }
 
-    /// Flushes, and merges everything into the base: then reads run at the speed of the plain tree.
+    /// Flushes, merges everything into the base, so that reads run at the speed of the plain tree, and gives
+    /// back what deleted snapshots kept.
     ///
     /// # Errors
     /// `ReadOnly`, `Io`, `Poisoned`; `Corruption` if something that is merged cannot be read.
     pub fn merge(&self) -> Result<()> {
         self.flush()?;
-        self.engine().guarded(|engine| engine.merge_all().map(|_| ()))
+        self.engine().guarded(|engine| {
+            engine.merge_all()?;
+            engine.prune_if_wanted()
+        })
     }
 }
 

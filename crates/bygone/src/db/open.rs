@@ -32,10 +32,12 @@ use crate::txn::commit::{Committer, Start};
 use crate::txn::record::{self, TableChange};
 use crate::wal::{self, Wal};
 
-const BASE_FILE: &str = "base.pages";
+pub(super) const BASE_FILE: &str = "base.pages";
 const NEW_BASE_FILE: &str = "base.pages.new";
-const LOCK_FILE: &str = "lock";
-const HISTORY_DIR: &str = "history";
+/// The base of an export until that is whole.
+pub(super) const UNFINISHED_BASE_FILE: &str = "base.pages.unfinished";
+pub(super) const LOCK_FILE: &str = "lock";
+pub(super) const HISTORY_DIR: &str = "history";
 
 /// Segments that are kept to be used again: some more than a memtable's log takes.
 const SPARE_SEGMENTS: usize = 8;
@@ -68,7 +70,7 @@ impl Engine {
     }
 }
 
-fn wal_dir(path: &Path) -> PathBuf {
+pub(super) fn wal_dir(path: &Path) -> PathBuf {
     path.join("wal")
 }
 
@@ -81,7 +83,7 @@ fn history_dir(path: &Path, database_id: u64, options: &Options) -> PathBuf {
     }
 }
 
-fn log_settings(path: &Path, database_id: u64, options: &Options) -> wal::Settings {
+pub(super) fn log_settings(path: &Path, database_id: u64, options: &Options) -> wal::Settings {
     wal::Settings {
         dir: wal_dir(path),
         database_id,
@@ -92,7 +94,7 @@ fn log_settings(path: &Path, database_id: u64, options: &Options) -> wal::Settin
 
 /// Makes a directory and those above it, as far as they are missing, and their names durable: without its
 /// name everything in it is lost.
-fn make_dir(disk: &dyn Disk, directory: &Path) -> Result<()> {
+pub(super) fn make_dir(disk: &dyn Disk, directory: &Path) -> Result<()> {
     let mut missing = Vec::new();
     for ancestor in directory.ancestors().take_while(|ancestor| *ancestor != Path::new("")) {
         if exists(disk, ancestor)? {
@@ -108,7 +110,7 @@ fn make_dir(disk: &dyn Disk, directory: &Path) -> Result<()> {
 }
 
 /// Makes the name of a file or directory durable.
-fn sync_parent(disk: &dyn Disk, path: &Path) -> Result<()> {
+pub(super) fn sync_parent(disk: &dyn Disk, path: &Path) -> Result<()> {
     match path.parent() {
         None => Ok(()),
         Some(parent) if parent == Path::new("") => sync_dir(disk, Path::new(".")),
@@ -116,7 +118,7 @@ fn sync_parent(disk: &dyn Disk, path: &Path) -> Result<()> {
     }
 }
 
-fn take_lock(disk: &dyn Disk, path: &Path, exclusive: bool) -> Result<Box<dyn Send + Sync>> {
+pub(super) fn take_lock(disk: &dyn Disk, path: &Path, exclusive: bool) -> Result<Box<dyn Send + Sync>> {
     match disk.lock(path, exclusive).map_err(|e| Error::io(path, "lock", e))? {
         LockOutcome::Held(guard) => Ok(guard),
         LockOutcome::Taken(owner) => Err(Error::Locked { path: path.to_owned(), owner }),
@@ -124,7 +126,7 @@ fn take_lock(disk: &dyn Disk, path: &Path, exclusive: bool) -> Result<Box<dyn Se
 }
 
 /// A number nobody can guess: the standard library keys its hash maps with such.
-fn random() -> u64 {
+pub(super) fn random() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
@@ -133,6 +135,11 @@ fn random() -> u64 {
 /// the new name durable.
 fn create(disk: &Arc<dyn Disk>, path: &Path, cache: &Arc<Cache>, options: &Options) -> Result<()> {
     let base_path = path.join(BASE_FILE);
+    let unfinished = path.join(UNFINISHED_BASE_FILE);
+    if exists(&**disk, &unfinished)? {
+        let reason = "an export into this directory was interrupted: remove the directory and export again";
+        return Err(Error::corruption(&unfinished, 0, reason));
+    }
     // A crash while a database is made leaves nothing but a log without a record. More than that is a
     // database whose base is lost.
     for directory in [runs_dir(path), path.join(HISTORY_DIR)] {
@@ -186,6 +193,7 @@ fn recover(
         database_id: store.database_id(),
         floor_segment: manifest.wal_floor,
         next_seq: manifest.flushed_seq + 1,
+        durable_end: manifest.durable_end,
     };
     let recovered =
         wal::recover(&*disk, &wal_dir(path), expected, options.read_only, &mut |seq, segment, bytes| {
@@ -259,6 +267,7 @@ fn recover(
         Some(Writer { wal, committer: Arc::new(committer) })
     };
     let past = Past::new(disk.clone(), history_dir, store.clone(), cache.clone());
+    let prune_wanted = past.last_deletion(&present.snapshot())? > manifest.pruned_seq;
     let engine = Engine {
         disk,
         path: path.to_owned(),
@@ -275,6 +284,9 @@ fn recover(
         flushing: Mutex::default(),
         merging: Mutex::default(),
         merge_signal: Signal::default(),
+        prune_wanted: prune_wanted.into(),
+        litter_wanted: true.into(),
+        prune_failure: Mutex::default(),
         standby_signal,
         counters: Counters::default(),
         closing: Arc::default(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Db;
 use crate::error::{Error, Result};
+use crate::history::retention::Retention;
 use crate::io::{Disk, RealDisk};
 use crate::txn::Durability;
 use crate::wal::SEGMENT_BYTES;
@@ -20,6 +21,7 @@ pub struct Options {
     pub(super) log_segment_bytes: u64,
     pub(super) history_dir: Option<PathBuf>,
     pub(super) background: bool,
+    pub(super) retention: Option<Retention>,
 }
 
 impl Default for Options {
@@ -33,6 +35,7 @@ impl Default for Options {
             log_segment_bytes: SEGMENT_BYTES,
             history_dir: None,
             background: true,
+            retention: None,
         }
     }
 }
@@ -99,6 +102,13 @@ impl Options {
         self
     }
 
+    /// Applies this policy in the background, every ten seconds while there are commits and every hour while there
+    /// are none; needs [`background`](Options::background). Default: every snapshot is kept.
+    pub fn retention(mut self, policy: Retention) -> Self {
+        self.retention = Some(policy);
+        self
+    }
+
     /// Opens the database in a directory.
     ///
     /// # Errors
@@ -124,6 +134,7 @@ impl Options {
                 });
             }
         }
+        self.retention.as_ref().map_or(Ok(()), Retention::check)?;
         Db::open_with(disk, path.as_ref(), self)
     }
 }

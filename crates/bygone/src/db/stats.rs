@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Db;
 use super::engine::lock;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::Seq;
 use crate::memtable::MemtableBytes;
 
@@ -67,6 +67,8 @@ pub struct Stats {
     pub written_bytes: u64,
     /// Commits that opening found in the log.
     pub recovered_commits: u64,
+    /// Why what deleted snapshots kept could not be given back; nothing if it could.
+    pub prune_failure: Option<String>,
     /// How often a memtable became a run.
     pub flushes: u64,
     /// How often several runs became one.
@@ -114,7 +116,7 @@ impl Db {
         Ok(Stats {
             seq: now.seq(),
             tables: engine.present.context().tables.lock().len() as u64,
-            snapshots: engine.past.count(&now)?,
+            snapshots: engine.past.living(&now)?.len() as u64,
             memtable_bytes: memtables.used() as u64,
             memtable_directory_bytes: memtables.directory as u64,
             memtable_entry_bytes: memtables.entries as u64,
@@ -143,6 +145,7 @@ impl Db {
                 + count(&counters.merged_bytes)
                 + count(&counters.history_bytes),
             recovered_commits: engine.recovered_commits,
+            prune_failure: lock(&engine.prune_failure).as_ref().map(Error::to_string),
             flushes: count(&counters.flushes),
             consolidations: count(&counters.consolidations),
             merges: count(&counters.merges),

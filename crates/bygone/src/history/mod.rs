@@ -10,8 +10,12 @@
 //! interval's snapshots see. A snapshot at `s` is then read through the run of its interval, the runs of the
 //! intervals before it back to the nearest key frame, and that key frame, all as of `s`.
 
+mod declared;
+pub(crate) mod of_key;
 pub(crate) mod past;
 pub(crate) mod plan;
+pub(crate) mod prune;
+pub(crate) mod retention;
 pub(crate) mod visibility;
 
 use std::time::SystemTime;
@@ -20,6 +24,7 @@ use crate::base::BaseRoot;
 use crate::codec::Reader;
 use crate::ids::{Seq, SnapshotId};
 use crate::run::RunMeta;
+use crate::utc::utc;
 
 /// How a declared snapshot is named by who asks for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,8 +79,7 @@ impl std::fmt::Display for SnapshotRef {
             SnapshotRef::Id(id) => write!(f, "with id {id}"),
             SnapshotRef::Name(name) => write!(f, "named {name:?}"),
             SnapshotRef::Time(time) => {
-                let seconds = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-                write!(f, "at or before {seconds:.6} seconds after 1970")
+                write!(f, "at or before {}", utc(*time))
             }
         }
     }
@@ -95,6 +99,8 @@ pub struct SnapshotInfo {
     pub time: SystemTime,
     /// Whatever the application gave along.
     pub metadata: Vec<u8>,
+    /// Who holds it, so that it may not be deleted.
+    pub holders: Vec<String>,
 }
 
 /// A row of the history table: what is kept of one merged interval. Its key is the interval's end.
@@ -105,9 +111,11 @@ pub(crate) struct Interval {
     /// That base, if it is kept.
     pub key_frame: Option<BaseRoot>,
     pub run: Option<RunMeta>,
+    /// For how many snapshots the run was made: when most of them are gone, it is worth making anew.
+    pub snapshots: u64,
 }
 
-const ROW_VERSION: u8 = 1;
+const ROW_VERSION: u8 = 2;
 const HAS_KEY_FRAME: u8 = 1;
 const HAS_RUN: u8 = 2;
 
@@ -117,6 +125,7 @@ impl Interval {
             | if self.run.is_some() { HAS_RUN } else { 0 };
         let mut out = vec![ROW_VERSION, flags];
         out.extend_from_slice(&self.from.to_le_bytes());
+        out.extend_from_slice(&self.snapshots.to_le_bytes());
         if let Some(root) = &self.key_frame {
             out.extend_from_slice(&root.encode());
         }
@@ -128,7 +137,8 @@ impl Interval {
 
     pub fn decode(bytes: &[u8]) -> Option<Interval> {
         let mut reader = Reader::new(bytes);
-        let (version, flags, from) = (reader.u8()?, reader.u8()?, reader.u64()?);
+        let (version, flags) = (reader.u8()?, reader.u8()?);
+        let (from, snapshots) = (reader.u64()?, reader.u64()?);
         if version != ROW_VERSION || flags & !(HAS_KEY_FRAME | HAS_RUN) != 0 {
             return None;
         }
@@ -138,6 +148,6 @@ impl Interval {
             None
         };
         let run = if flags & HAS_RUN != 0 { Some(RunMeta::decode(&mut reader)?) } else { None };
-        Some(Interval { from, key_frame, run })
+        Some(Interval { from, key_frame, run, snapshots })
     }
 }

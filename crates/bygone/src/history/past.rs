@@ -4,24 +4,31 @@
 //! soon as its commit is visible, and for ever after; opening costs a few look-ups, whatever the age and
 //! number of snapshots. May call: snapshot, run, base.
 
-use std::ops::{Bound, ControlFlow};
+use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow, Range};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use super::{Interval, SnapshotInfo, SnapshotRef};
 use crate::base::{BaseVersion, PageStore};
 use crate::cache::Cache;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, SnapshotDeletion};
 use crate::ids::{Seq, SnapshotId};
 use crate::io::Disk;
 use crate::layer::LayerCursor;
 use crate::run::{Run, RunMeta, file_name};
 use crate::snapshot::present::Present;
-use crate::snapshot::rows::{self, SnapshotRow};
+use crate::snapshot::rows::{self, DeletedRow, SnapshotRow};
 use crate::snapshot::{Layers, Snapshot};
 
 /// How many intervals stay open for the next view of them.
 const OPEN_MAX: usize = 16;
+
+/// How often, and after how long, opening a view is tried again while the past is being put together anew. Each
+/// time that is only until the new base is published.
+const RETRIES: u32 = 1000;
+pub(super) const RETRY_AFTER: Duration = Duration::from_millis(1);
 
 pub(crate) struct Past {
     pub disk: Arc<dyn Disk>,
@@ -33,15 +40,40 @@ pub(crate) struct Past {
 }
 
 impl Past {
-    pub fn new(disk: Arc<dyn Disk>, directory: PathBuf, store: Arc<PageStore>, cache: Arc<Cache>) -> Past {
-        Past { disk, directory, store, cache, open: Mutex::default() }
+    pub fn new(
+        disk: Arc<dyn Disk>,
+        directory: PathBuf,
+        store: Arc<PageStore>,
+        cache: Arc<Cache>,
+    ) -> Arc<Past> {
+        Arc::new(Past { disk, directory, store, cache, open: Mutex::default() })
     }
 
     /// A view as of a declared snapshot.
     pub fn view(&self, present: &Present, wanted: &SnapshotRef) -> Result<Snapshot> {
+        for _ in 0..RETRIES {
+            let now = present.snapshot();
+            let info = self.find(&now, wanted)?;
+            match self.view_at(present, &now, info.seq.0) {
+                // While this thread looked, what is kept may have been put together anew, or the snapshot
+                // deleted: then files that the view of now names are gone.
+                Err(_) if self.is_ahead_of(&now) => {
+                    std::thread::sleep(RETRY_AFTER);
+                }
+                other => return other,
+            }
+        }
         let now = present.snapshot();
         let info = self.find(&now, wanted)?;
-        let seq = info.seq.0;
+        self.view_at(present, &now, info.seq.0)
+    }
+
+    /// Whether another base than that of a view of now is published.
+    pub(super) fn is_ahead_of(&self, now: &Snapshot) -> bool {
+        self.store.generation() != now.layers().base.generation()
+    }
+
+    fn view_at(&self, present: &Present, now: &Snapshot, seq: u64) -> Result<Snapshot> {
         let layers = if seq >= now.layers().base.seq() {
             // Not merged yet: flushes keep what declared snapshots see, so the present's own layers answer.
             now.layers().clone()
@@ -53,7 +85,6 @@ impl Past {
 
     /// What is known of a declared snapshot, as of a view of the present.
     pub fn find(&self, now: &Snapshot, wanted: &SnapshotRef) -> Result<SnapshotInfo> {
-        let not_found = || Error::SnapshotNotFound { snapshot: wanted.to_string() };
         let id = match wanted {
             SnapshotRef::Id(id) => Some(id.0),
             SnapshotRef::Name(name) => {
@@ -61,38 +92,45 @@ impl Past {
             }
             SnapshotRef::Time(time) => latest_before(now, rows::micros(*time))?,
         };
-        let id = id.ok_or_else(not_found)?;
-        let row = now.system_row(rows::SNAPSHOTS, &id.to_be_bytes(), SnapshotRow::decode)?;
-        Ok(info(id, row.ok_or_else(not_found)?))
+        let row = match id {
+            Some(id) => now.system_row(rows::SNAPSHOTS, &id.to_be_bytes(), SnapshotRow::decode)?,
+            None => None,
+        };
+        let Some((id, row)) = id.zip(row) else {
+            let deleted = id.map_or(Ok(None), |id| deletion(now, id))?;
+            return Err(Error::SnapshotNotFound { snapshot: wanted.to_string(), deleted });
+        };
+        Ok(info(id, row, holders(now, id)?))
     }
 
     /// All declared snapshots, by id.
     pub fn list(&self, now: &Snapshot) -> Result<Vec<SnapshotInfo>> {
+        let mut holders = all_holders(now)?;
         let mut list = Vec::new();
-        let mut damaged = None;
-        let everything = (Bound::Unbounded, Bound::Unbounded);
-        now.layers().for_each(rows::SNAPSHOTS, now.seq().0, everything, &mut |key, row| match (
-            rows::decode_id(key),
-            SnapshotRow::decode(row),
-        ) {
-            (Some(id), Some(row)) => {
-                list.push(info(id, row));
-                ControlFlow::Continue(())
-            }
-            _ => {
-                damaged = Some(key.escape_ascii().to_string());
-                ControlFlow::Break(())
-            }
+        each_snapshot(now, &mut |id, row| {
+            list.push(info(id, row, holders.remove(&id).unwrap_or_default()));
         })?;
-        damaged.map_or(Ok(list), |key| Err(now.bad_row("snapshot", &key)))
+        Ok(list)
     }
 
-    /// How many declared snapshots there are.
-    pub fn count(&self, now: &Snapshot) -> Result<u64> {
-        // None can be deleted yet, so ids have no gaps: the last one tells.
-        let mut cursor = now.layers().cursor_under(None, rows::SNAPSHOTS, now.seq().0);
-        cursor.seek_before(None)?;
-        Ok(cursor.key().and_then(rows::decode_id).unwrap_or(0))
+    /// The sequence numbers of all declared snapshots, ascending.
+    pub fn living(&self, now: &Snapshot) -> Result<Vec<u64>> {
+        let mut seqs = Vec::new();
+        each_snapshot(now, &mut |_, row| seqs.push(row.seq))?;
+        Ok(seqs)
+    }
+
+    /// The last commit that deleted a snapshot; 0 if none did.
+    pub fn last_deletion(&self, now: &Snapshot) -> Result<u64> {
+        let decode = |row: &[u8]| Some(u64::from_le_bytes(row.try_into().ok()?));
+        Ok(now.system_row(rows::DELETED, b"", decode)?.unwrap_or(0))
+    }
+
+    /// Lets go what is open of intervals that have changed or are no more. Called when the base that says so is
+    /// published.
+    pub fn forget_opened(&self, ends: &[u64]) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|(end, _)| !ends.contains(end));
     }
 
     /// The rows of the history table of a base, oldest first, with the intervals' ends.
@@ -152,11 +190,30 @@ impl Past {
         let context = now.context.clone();
         let layers = Arc::new(Layers { context, memtables: Vec::new(), runs, base, exact_from: 0 });
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.len() == OPEN_MAX {
-            open.remove(0);
+        // Under the lock: once another base is published, what this one says may be out of date, and nobody
+        // would call for it to be forgotten again.
+        if self.store.generation() == now.base.generation() {
+            if open.len() == OPEN_MAX {
+                open.remove(0);
+            }
+            open.push((end, layers.clone()));
         }
-        open.push((end, layers.clone()));
         Ok(layers)
+    }
+
+    /// The layers through which the declared snapshot of commit `seq` is read, and the numbers of the commits whose
+    /// declared snapshots can be read through the same.
+    pub(super) fn stretch(&self, now: &Arc<Layers>, seq: u64) -> Result<(Arc<Layers>, Range<u64>)> {
+        if seq >= now.base.seq() {
+            return Ok((now.clone(), now.base.seq()..u64::MAX));
+        }
+        let layers = self.layers(now, seq)?;
+        let mut cursor = now.base.cursor(rows::HISTORY);
+        cursor.seek(&(seq + 1).to_be_bytes())?;
+        let end = cursor.key().and_then(rows::decode_id).unwrap_or(seq + 1);
+        // From the key frame on: of a chain's later runs, earlier snapshots see nothing.
+        let start = layers.base.seq();
+        Ok((layers, start..end))
     }
 
     fn opened(&self, end: u64) -> Option<Arc<Layers>> {
@@ -192,12 +249,82 @@ fn latest_before(now: &Snapshot, time_micros: u64) -> Result<Option<u64>> {
     id.map(Some).ok_or_else(|| now.bad_row("snapshot time", &key.escape_ascii().to_string()))
 }
 
-fn info(id: u64, row: SnapshotRow) -> SnapshotInfo {
+fn info(id: u64, row: SnapshotRow, holders: Vec<String>) -> SnapshotInfo {
     SnapshotInfo {
         id: SnapshotId(id),
         name: row.name,
         seq: Seq(row.seq),
         time: rows::time(row.time_micros),
         metadata: row.metadata,
+        holders,
     }
+}
+
+/// What became of a snapshot that is not there.
+pub(crate) fn deletion(now: &Snapshot, id: u64) -> Result<Option<SnapshotDeletion>> {
+    let mut cursor = now.layers().cursor_under(None, rows::DELETED, now.seq().0);
+    cursor.seek(&id.to_be_bytes())?;
+    cursor.skip_deleted()?;
+    let Some((key, row)) = cursor.record()? else { return Ok(None) };
+    let row = DeletedRow::decode(row)
+        .ok_or_else(|| now.bad_row("deleted snapshots", &key.escape_ascii().to_string()))?;
+    Ok((row.first <= id).then(|| SnapshotDeletion { time: rows::time(row.time_micros), rule: row.rule }))
+}
+
+fn each_snapshot(now: &Snapshot, f: &mut dyn FnMut(u64, SnapshotRow)) -> Result<()> {
+    let mut damaged = None;
+    let everything = (Bound::Unbounded, Bound::Unbounded);
+    now.layers().for_each(rows::SNAPSHOTS, now.seq().0, everything, &mut |key, row| match (
+        rows::decode_id(key),
+        SnapshotRow::decode(row),
+    ) {
+        (Some(id), Some(row)) => {
+            f(id, row);
+            ControlFlow::Continue(())
+        }
+        _ => {
+            damaged = Some(key.escape_ascii().to_string());
+            ControlFlow::Break(())
+        }
+    })?;
+    damaged.map_or(Ok(()), |key| Err(now.bad_row("snapshot", &key)))
+}
+
+/// Who holds a snapshot.
+pub(crate) fn holders(now: &Snapshot, id: u64) -> Result<Vec<String>> {
+    let (lower, upper) = (id.to_be_bytes(), id.checked_add(1).map(u64::to_be_bytes));
+    let upper = upper.as_ref().map_or(Bound::Unbounded, |upper| Bound::Excluded(&upper[..]));
+    let mut holders = Vec::new();
+    each_hold(now, (Bound::Included(&lower[..]), upper), &mut |_, holder| holders.push(holder))?;
+    Ok(holders)
+}
+
+fn all_holders(now: &Snapshot) -> Result<BTreeMap<u64, Vec<String>>> {
+    let mut all = BTreeMap::<u64, Vec<String>>::new();
+    each_hold(now, (Bound::Unbounded, Bound::Unbounded), &mut |id, holder| {
+        all.entry(id).or_default().push(holder);
+    })?;
+    Ok(all)
+}
+
+fn each_hold(
+    now: &Snapshot,
+    bounds: (Bound<&[u8]>, Bound<&[u8]>),
+    f: &mut dyn FnMut(u64, String),
+) -> Result<()> {
+    let mut damaged = None;
+    now.layers().for_each(rows::HOLDS, now.seq().0, bounds, &mut |key, _| {
+        let parts = key.split_first_chunk::<8>();
+        match parts.and_then(|(id, holder)| Some((id, std::str::from_utf8(holder).ok()?))) {
+            Some((id, holder)) => {
+                f(u64::from_be_bytes(*id), holder.to_owned());
+                ControlFlow::Continue(())
+            }
+            None => {
+                damaged = Some(key.escape_ascii().to_string());
+                ControlFlow::Break(())
+            }
+        }
+    })?;
+    damaged.map_or(Ok(()), |key| Err(now.bad_row("hold", &key)))
 }

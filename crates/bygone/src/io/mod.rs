@@ -47,6 +47,10 @@ pub trait Disk: Send + Sync + Debug {
     fn create_dir_all(&self, path: &Path) -> std::io::Result<()>;
     /// The names of the files in a directory, in no order.
     fn list(&self, dir: &Path) -> std::io::Result<Vec<String>>;
+    /// Whether a directory holds neither files nor directories.
+    fn is_vacant(&self, dir: &Path) -> std::io::Result<bool> {
+        Ok(self.list(dir)?.is_empty())
+    }
     /// Whether there is a file or directory of this name.
     fn exists(&self, path: &Path) -> std::io::Result<bool>;
     /// Replaces `to` if it exists.
@@ -207,6 +211,11 @@ pub(crate) mod tests {
         let mut byte = [0];
         reader.read_at(&mut byte, 0).unwrap();
         assert_eq!(&byte, b"x", "all handles see the same file");
+
+        assert!(!disk.is_vacant(dir).unwrap() && !disk.is_vacant(&sub).unwrap());
+        disk.create_dir_all(&sub.join("empty/empty")).unwrap();
+        assert!(!disk.is_vacant(&sub.join("empty")).unwrap(), "a directory counts as well");
+        assert!(disk.is_vacant(&sub.join("empty/empty")).unwrap());
 
         let other = sub.join("other");
         disk.open(&other, OpenMode::Create).unwrap().write_at(b"o", 0).unwrap();

@@ -51,6 +51,10 @@ impl Disk for RealDisk {
         Ok(names)
     }
 
+    fn is_vacant(&self, dir: &Path) -> Result<bool> {
+        Ok(std::fs::read_dir(dir)?.next().is_none())
+    }
+
     fn exists(&self, path: &Path) -> Result<bool> {
         path.try_exists()
     }

@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use super::entry::{NodeRef, VersionRef};
 use super::vectors::{TableRange, View};
 use crate::error::Result;
-use crate::layer::{Key, LayerCursor, Versions};
+use crate::layer::{Key, LayerCursor, VersionCursor, Versions};
 use crate::sync::Arc;
 
 /// How many nodes ahead of the cursor are asked for: memory answers many requests at once.
@@ -273,6 +273,12 @@ impl LayerCursor for MemtableCursor {
     #[inline]
     fn is_deletion(&self) -> bool {
         self.version().is_some_and(VersionRef::is_deletion)
+    }
+}
+
+impl VersionCursor for MemtableCursor {
+    fn seq(&self) -> Result<u64> {
+        Ok(self.version().map_or(0, VersionRef::seq))
     }
 }
 

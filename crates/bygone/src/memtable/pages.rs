@@ -61,7 +61,8 @@ impl Pages {
     pub unsafe fn touch(&self, from: usize) {
         self.prefer_huge();
         for offset in (from..self.bytes()).step_by(PAGE_BYTES) {
-            // SAFETY: inside the piece, and unused by the contract. Volatile, or the compiler may leave out what nobody reads.
+            // SAFETY: inside the piece, and unused by the contract. Volatile, or the compiler may leave out what
+            // nobody reads.
             unsafe { self.memory.add(offset).write_volatile(0) };
         }
     }

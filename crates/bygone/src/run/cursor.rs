@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::block::{Block, Layout, Record, Stored, VersionPlace};
 use super::reader::Run;
 use crate::error::{Error, Result};
-use crate::layer::LayerCursor;
+use crate::layer::{LayerCursor, VersionCursor};
 
 /// After so many steps over versions that are not to be seen, a search is cheaper.
 const STEPS_BEFORE_SEARCH: usize = 8;
@@ -369,5 +369,11 @@ impl LayerCursor for RunCursor {
 
     fn is_deletion(&self) -> bool {
         self.on_record && self.deletion
+    }
+}
+
+impl VersionCursor for RunCursor {
+    fn seq(&self) -> Result<u64> {
+        Ok(self.record()?.1.seq)
     }
 }

@@ -99,7 +99,12 @@ impl Run {
 
     /// The sequence number of the newest version of a key, deletions included.
     pub fn newest_seq(&self, key: &HashedKey<'_>) -> Result<Option<u64>> {
-        Ok(match self.find(key, VersionPlace::FIRST, &mut |_| {})? {
+        self.version_seq(key, u64::MAX)
+    }
+
+    /// The sequence number of the newest version of a key that is not newer than `seq`, deletions included.
+    pub fn version_seq(&self, key: &HashedKey<'_>, seq: u64) -> Result<Option<u64>> {
+        Ok(match self.find(key, VersionPlace::AtMost(seq), &mut |_| {})? {
             Found::Version { seq, .. } | Found::Outside { seq, .. } => Some(seq),
             Found::Nothing | Found::Further => None,
         })

@@ -2,8 +2,8 @@
 //!
 //! Owns: the order in which writers publish and readers look. Promises: what [`Current::fill`] leaves in a
 //! slot is exact: the layers hold every commit up to the number, and have dropped nothing that this number
-//! can see. May call: nothing; what layers are is a type parameter, so that `loom` can check the code that
-//! ships (`models`).
+//! can see. May call: registry; what layers are is a type parameter, so that `loom` can check the code
+//! that ships (`registry::models`).
 //!
 //! **Why a view is exact.** A reader loads `visible_seq`, then the version of the layers. The layers are at
 //! least as new as the number, because a memtable is published before a commit in it becomes visible. They
@@ -15,7 +15,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use super::slots::Held;
+use crate::registry::Held;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -65,24 +65,24 @@ impl<L> Current<L> {
 
     /// Brings what a slot holds up to date.
     #[inline]
-    pub fn fill(&self, held: &mut Held<L>) {
+    pub fn fill(&self, mut held: Held<'_, L>) {
         let seq = self.visible_seq();
         // Acquire: pairs with `publish`. After the sequence number: see the module's comment.
-        if held.version == self.version.load(Ordering::Acquire) {
-            held.seq = seq;
+        if held.version() == self.version.load(Ordering::Acquire) {
+            held.set_seq(seq);
         } else {
             self.refill(held);
         }
     }
 
     #[cold]
-    fn refill(&self, held: &mut Held<L>) {
+    fn refill(&self, mut held: Held<'_, L>) {
         let layers = self.layers.lock().unwrap_or_else(PoisonError::into_inner);
         // Relaxed: under the lock, layers and version belong together.
-        held.version = self.version.load(Ordering::Relaxed);
+        held.set_version(self.version.load(Ordering::Relaxed));
         let old = held.layers.replace(layers.clone());
         // Loaded after the layers were published, so they are exact for it.
-        held.seq = self.visible_seq();
+        held.set_seq(self.visible_seq());
         // The last to let go of old layers closes files: not while others wait for the new ones.
         drop(layers);
         drop(old);

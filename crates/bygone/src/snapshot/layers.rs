@@ -7,6 +7,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
 use super::cursor::MergeCursor;
+use super::since::Since;
 use super::table::TableDirectory;
 use crate::base::BaseVersion;
 use crate::error::Result;
@@ -117,6 +118,22 @@ impl Layers {
         Ok(None)
     }
 
+    /// The number of the commit that wrote the value, or the lack of one, that a key has as of `seq`; `None` if
+    /// only the base knows.
+    pub fn version_seq(&self, key: &HashedKey<'_>, seq: u64) -> Result<Option<u64>> {
+        for memtable in &self.memtables {
+            if let Some(seq) = memtable.version_seq(key, seq) {
+                return Ok(Some(seq));
+            }
+        }
+        for run in &self.runs {
+            if let Some(seq) = run.version_seq(key, seq)? {
+                return Ok(Some(seq));
+            }
+        }
+        Ok(None)
+    }
+
     /// A cursor over one table as of `seq`, through all layers, and through `top` above them.
     pub fn cursor_under(&self, top: Option<Box<dyn LayerCursor>>, table: u32, seq: u64) -> MergeCursor {
         let mut cursors: Vec<_> = top.into_iter().chain(self.overlay(table, seq)).collect();
@@ -125,10 +142,22 @@ impl Layers {
     }
 
     /// The cursors over everything that lies above the base, newest first.
-    fn overlay(&self, table: u32, seq: u64) -> Vec<Box<dyn LayerCursor>> {
+    pub(super) fn overlay(&self, table: u32, seq: u64) -> Vec<Box<dyn LayerCursor>> {
         let memtables = self.memtables.iter().filter(|memtable| !memtable.is_empty());
         let memtables = memtables.map(|m| Box::new(m.cursor(table, seq)) as Box<dyn LayerCursor>);
-        let runs = self.runs.iter().map(|run| Box::new(run.cursor(table, seq)) as Box<dyn LayerCursor>);
+        let runs = self.runs.iter().filter(|run| run.meta().min_seq <= seq);
+        let runs = runs.map(|run| Box::new(run.cursor(table, seq)) as Box<dyn LayerCursor>);
+        memtables.chain(runs).collect()
+    }
+
+    /// The cursors over what lies above the base and was written after the commit `after`, newest first, as of
+    /// `seq`.
+    pub(super) fn overlay_since(&self, after: u64, table: u32, seq: u64) -> Vec<Box<dyn LayerCursor>> {
+        let memtables = self.memtables.iter().filter(|memtable| !memtable.is_empty());
+        let memtables = memtables.map(|memtable| Since::boxed(memtable.cursor(table, seq), after));
+        let written = |run: &&Arc<Run>| run.meta().min_seq <= seq && run.meta().max_seq > after;
+        let runs = self.runs.iter().filter(written);
+        let runs = runs.map(|run| Since::boxed(run.cursor(table, seq), after));
         memtables.chain(runs).collect()
     }
 

@@ -1,28 +1,29 @@
 //! Views: a sequence number and a stack of immutable sorted layers, pinned by a [`Snapshot`].
 //!
-//! Owns: the read path, the reader slots, the handles of tables, and the system tables' rows. Promises: a
+//! Owns: the read path, the handles of tables, and the system tables' rows. Promises: a
 //! snapshot of now and one of last year are the same type, read by the same code. May call: memtable, run,
-//! base.
+//! base,
+//! registry.
 
-mod current;
+pub(crate) mod current;
 mod cursor;
 #[cfg(all(test, not(loom)))]
 mod cursor_tests;
+mod diff;
 pub(crate) mod layers;
-#[cfg(all(test, loom))]
-mod models;
+#[cfg(all(test, not(loom)))]
+mod lifetime_tests;
 pub(crate) mod present;
 mod range;
 pub(crate) mod rows;
-mod slots;
-#[cfg(all(test, not(loom)))]
-mod slots_tests;
+mod since;
 mod table;
 
 use std::fmt;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 
 pub(crate) use cursor::MergeCursor;
+pub use diff::{Change, Diff};
 pub(crate) use layers::{Context, Layers};
 pub use range::Range;
 pub(crate) use range::{Top, owned_bounds};
@@ -31,9 +32,9 @@ pub(crate) use table::TableDirectory;
 
 use crate::error::{Error, Result};
 use crate::ids::Seq;
+use crate::registry::{self, Slot};
 use crate::value::Value;
 use rows::TableRow;
-use slots::{Held, Slot};
 
 /// A pinned view of the whole database, of now or of the past.
 ///
@@ -56,23 +57,18 @@ impl Snapshot {
     /// An idle slot should not keep this view's layers: they are of the past, which the next reader will not
     /// ask for.
     fn forget_when_idle(&self) {
-        self.slot.expire();
-    }
-
-    #[inline]
-    fn held(&self) -> &Held<Layers> {
-        // SAFETY: this handle has a pin as long as it lives.
-        unsafe { self.slot.held() }
+        self.slot.mark();
     }
 
     #[inline]
     pub(crate) fn layers(&self) -> &std::sync::Arc<Layers> {
-        self.held().layers.as_ref().expect("a pinned slot holds layers")
+        // SAFETY: this handle has a pin as long as it lives.
+        unsafe { self.slot.layers() }
     }
 
     /// The last commit that this snapshot sees.
     pub fn seq(&self) -> Seq {
-        Seq(self.held().seq)
+        Seq(self.slot.seq())
     }
 
     /// The value of a key.
@@ -97,7 +93,7 @@ impl Snapshot {
         let Some(id) = self.resolve(table)? else { return Ok(None) };
         let mut f = Some(f);
         let mut result = None;
-        self.layers().get(id, key.as_ref(), self.held().seq, &mut |value| {
+        self.layers().get(id, key.as_ref(), self.slot.seq(), &mut |value| {
             result = f.take().map(|f| f(value));
         })?;
         Ok(result)
@@ -148,7 +144,7 @@ impl Snapshot {
         if is_empty(bounds) {
             return Ok(());
         }
-        self.layers().for_each(id, self.held().seq, bounds, &mut f)
+        self.layers().for_each(id, self.slot.seq(), bounds, &mut f)
     }
 
     /// The names of the tables as of this snapshot, sorted.
@@ -167,7 +163,7 @@ impl Snapshot {
         let Some(row) = self.table_row(name)? else {
             return Err(Error::TableNotFound { table: name.to_owned() });
         };
-        Ok(self.layers().context.tables.handle(row.id, name, row.created_seq, self.held().seq))
+        Ok(self.layers().context.tables.handle(row.id, name, row.created_seq, self.slot.seq()))
     }
 
     /// Name and row of every table as of this snapshot.
@@ -176,7 +172,7 @@ impl Snapshot {
         let mut damaged = None;
         self.layers().for_each(
             rows::TABLES,
-            self.held().seq,
+            self.slot.seq(),
             (Bound::Unbounded, Bound::Unbounded),
             &mut |name, row| match (std::str::from_utf8(name), TableRow::decode(row)) {
                 (Ok(name), Some(row)) => {
@@ -203,7 +199,7 @@ impl Snapshot {
         decode: impl Fn(&[u8]) -> Option<T>,
     ) -> Result<Option<T>> {
         let mut row = None;
-        let found = self.layers().get(table, key, self.held().seq, &mut |bytes| row = decode(bytes))?;
+        let found = self.layers().get(table, key, self.slot.seq(), &mut |bytes| row = decode(bytes))?;
         match row {
             None if found => Err(self.bad_row("system", &key.escape_ascii().to_string())),
             row => Ok(row),
@@ -227,11 +223,11 @@ impl Snapshot {
     /// the present reads the past unchanged.
     #[inline]
     pub(crate) fn resolve(&self, table: &Table) -> Result<Option<u32>> {
-        if table.exists_at(self.layers().context.tables.database(), self.held().seq)? {
+        if table.exists_at(self.layers().context.tables.database(), self.slot.seq())? {
             return Ok(Some(table.id()));
         }
         match self.table_row(table.name())? {
-            None if table.was_there_before(self.held().seq) => Err(table.not_found()),
+            None if table.was_there_before(self.slot.seq()) => Err(table.not_found()),
             row => Ok(row.map(|row| row.id)),
         }
     }
@@ -240,7 +236,7 @@ impl Snapshot {
 impl Clone for Snapshot {
     fn clone(&self) -> Self {
         // SAFETY: this handle has a pin.
-        unsafe { self.slot.pin_again() };
+        unsafe { registry::pin_again(self.slot) };
         Snapshot { slot: self.slot }
     }
 }
@@ -249,13 +245,13 @@ impl Drop for Snapshot {
     #[inline]
     fn drop(&mut self) {
         // SAFETY: the pin is this handle's, and nothing borrows from it any more.
-        unsafe { self.slot.unpin() }
+        unsafe { registry::unpin(self.slot) }
     }
 }
 
 impl fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Snapshot").field("seq", &self.held().seq).finish()
+        f.debug_struct("Snapshot").field("seq", &self.slot.seq()).finish()
     }
 }
 

@@ -1,24 +1,37 @@
 //! The present: the newest view, and how readers take it.
 //!
-//! Owns: the wiring of [`Current`] with the reader slots. Promises: a view taken here is exact at its
-//! sequence number, and holds all that it needs. May call: `current`, `slots`, `layers`.
+//! Owns: the wiring of [`Current`] with the registry. Promises: a view taken here is exact at its
+//! sequence number, and holds all that it needs. May call: `current`, `layers`, registry.
 
 use std::sync::{Arc, Mutex};
 
 use super::Snapshot;
 use super::current::Current;
 use super::layers::{Context, Layers};
-use super::slots::{Held, Local, Registry, Slot, SlotContents};
+use crate::registry::{Contents, Held, Owned, Registry, Slot, Stack};
 
 thread_local! {
-    static LOCAL: Local<Layers> = const { Local::new() };
+    static STACK: Stack<Layers> = const { Stack::new() };
+    static OWNED: Owned<Layers> = const { Owned::new() };
 }
 
 static SPARES: Mutex<Vec<&'static Slot<Layers>>> = Mutex::new(Vec::new());
 
-impl SlotContents for Layers {
+impl Contents for Layers {
     fn spares() -> &'static Mutex<Vec<&'static Slot<Self>>> {
         &SPARES
+    }
+
+    #[inline]
+    fn with_stack<R>(f: impl FnOnce(&Stack<Self>) -> R) -> R {
+        // An address is all that is asked of the thread-local: `with` around all of `f` would not be inlined.
+        let stack = STACK.with(std::ptr::from_ref);
+        // SAFETY: it has no destructor, so it is there as long as this thread runs.
+        f(unsafe { &*stack })
+    }
+
+    fn with_owned<R>(f: impl FnOnce(&Owned<Self>) -> R) -> Option<R> {
+        OWNED.try_with(f).ok()
     }
 }
 
@@ -31,7 +44,7 @@ pub(crate) struct Present {
 impl Present {
     pub fn new(layers: Layers, visible_seq: u64) -> Present {
         let context = layers.context.clone();
-        Present { current: Current::new(layers, visible_seq), registry: Registry::new(), context }
+        Present { current: Current::new(layers, visible_seq), registry: Registry::new(false), context }
     }
 
     #[inline]
@@ -72,17 +85,14 @@ impl Present {
 
     /// Pins a view of the past in the same way.
     pub fn snapshot_of(&self, seq: u64, layers: Arc<Layers>) -> Snapshot {
-        let snapshot = self.pin(|held| *held = Held { seq, version: 0, layers: Some(layers.clone()) });
+        let snapshot = self.pin(|held| held.set(seq, 0, layers.clone()));
         snapshot.forget_when_idle();
         snapshot
     }
 
     #[inline]
-    fn pin(&self, fill: impl Fn(&mut Held<Layers>)) -> Snapshot {
-        let slot = match LOCAL.try_with(|local| self.registry.pin(Some(local), &fill)) {
-            Ok(slot) => slot,
-            Err(_) => self.registry.pin(None, &fill),
-        };
+    fn pin(&self, fill: impl Fn(Held<'_, Layers>)) -> Snapshot {
+        let slot = self.registry.pin(fill);
         // SAFETY: the pin was just taken for this handle.
         unsafe { Snapshot::from_pinned(slot) }
     }

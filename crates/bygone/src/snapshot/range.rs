@@ -18,7 +18,7 @@ pub(crate) fn owned_bounds<'k>(range: &impl RangeBounds<&'k [u8]>) -> OwnedBound
     (range.start_bound().map(|key| key.to_vec()), range.end_bound().map(|key| key.to_vec()))
 }
 
-fn borrowed(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
+pub(super) fn borrowed(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     bound.as_ref().map(Vec::as_slice)
 }
 
@@ -112,7 +112,7 @@ impl Range {
 }
 
 /// Makes `key` the excluded end, in the bound's own buffer.
-fn narrow(bound: &mut Bound<Vec<u8>>, key: &[u8]) {
+pub(super) fn narrow(bound: &mut Bound<Vec<u8>>, key: &[u8]) {
     let mut buffer = match std::mem::replace(bound, Bound::Unbounded) {
         Bound::Included(buffer) | Bound::Excluded(buffer) => buffer,
         Bound::Unbounded => Vec::new(),

@@ -20,6 +20,11 @@ pub(crate) const SNAPSHOT_TIMES: u32 = 3;
 /// End of a merged interval (big-endian) to what is kept of it; written by merges only, straight into the
 /// base.
 pub(crate) const HISTORY: u32 = 4;
+/// The last of a range of snapshot ids (big-endian) that were deleted together to [`DeletedRow`]; the empty key
+/// to the number of the last commit that deleted any (little-endian).
+pub(crate) const DELETED: u32 = 5;
+/// Snapshot id (big-endian) and the holder's name to nothing: the snapshot may not be deleted.
+pub(crate) const HOLDS: u32 = 6;
 /// The first id of an application's table.
 pub(crate) const FIRST_TABLE: u32 = 16;
 
@@ -72,6 +77,32 @@ impl SnapshotRow {
     }
 }
 
+/// Consecutive snapshots that one commit deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DeletedRow {
+    /// The first id of the range.
+    pub first: u64,
+    pub time_micros: u64,
+    /// By what, in words; empty if somebody asked for just this.
+    pub rule: String,
+}
+
+impl DeletedRow {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = self.first.to_le_bytes().to_vec();
+        out.extend_from_slice(&self.time_micros.to_le_bytes());
+        out.extend_from_slice(self.rule.as_bytes());
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<DeletedRow> {
+        let mut reader = Reader::new(bytes);
+        let (first, time_micros) = (reader.u64()?, reader.u64()?);
+        let rule = std::str::from_utf8(reader.bytes(reader.remaining())?).ok()?.to_owned();
+        Some(DeletedRow { first, time_micros, rule })
+    }
+}
+
 /// An optional name: its length plus one, then its bytes.
 pub(crate) fn encode_name(out: &mut Vec<u8>, name: Option<&str>) {
     put_varint(out, name.map_or(0, |name| name.len() as u64 + 1));
@@ -97,6 +128,12 @@ pub(crate) fn time_key(time_micros: u64, id: u64) -> [u8; 16] {
     key
 }
 
+pub(crate) fn hold_key(id: u64, holder: &str) -> Vec<u8> {
+    let mut key = id.to_be_bytes().to_vec();
+    key.extend_from_slice(holder.as_bytes());
+    key
+}
+
 /// Microseconds since 1970; times before that count as 1970.
 pub(crate) fn micros(time: SystemTime) -> u64 {
     let micros = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
@@ -119,6 +156,14 @@ mod tests {
             let row = SnapshotRow { seq: 9, time_micros: 12, name, metadata: vec![1, 2, 3] };
             assert_eq!(SnapshotRow::decode(&row.encode()), Some(row));
         }
+    }
+
+    #[test]
+    fn a_deleted_row_comes_back_and_a_cut_one_is_refused() {
+        let row = DeletedRow { first: 3, time_micros: 4, rule: "keep the last 7".into() };
+        assert_eq!(DeletedRow::decode(&row.encode()), Some(row.clone()));
+        assert_eq!(DeletedRow::decode(&row.encode()[..15]), None);
+        assert_eq!(DeletedRow::decode(&[&row.encode()[..16], &[0xff]].concat()), None, "not UTF-8");
     }
 
     #[test]

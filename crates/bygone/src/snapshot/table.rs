@@ -46,6 +46,17 @@ impl Table {
         self.0.id
     }
 
+    /// The commit that made it.
+    pub(crate) fn created_seq(&self) -> u64 {
+        self.0.created_seq
+    }
+
+    /// The commit that dropped it in this session; `u64::MAX` if none did.
+    pub(crate) fn dropped_seq(&self) -> u64 {
+        // Acquire: as in `exists_at`.
+        self.0.dropped_seq.load(Ordering::Acquire)
+    }
+
     /// Whether this very table exists as of `seq`; `Ok(false)` says that its name has to be looked up as of
     /// then.
     ///

@@ -292,23 +292,23 @@ impl Committer {
         }
     }
 
-    /// The waiting tickets, as many as fit a group. A commit that changes the catalogue of tables is a group
-    /// of its own, so that the others are validated entirely before or after it.
+    /// The waiting tickets, as many as fit a group. A commit that changes the catalogue of tables, or snapshots
+    /// that are declared already, is a group of its own: the others are validated entirely before or after it.
     fn take_group(&self) -> Vec<Arc<Ticket>> {
         let mut queue = lock(&self.queue);
         let mut bytes = 0;
         let mut count = 0;
         for ticket in &queue.waiting {
-            let changes_tables = matches!(&lock(&ticket.state).word,
-                Word::Waiting(waiting) if waiting.0.marks.table_change.is_some());
+            let stands_alone = matches!(&lock(&ticket.state).word,
+                Word::Waiting(waiting) if waiting.0.marks.stands_alone());
             if count > 0
-                && (changes_tables || count == GROUP_COMMITS_MAX || bytes + ticket.bytes > GROUP_BYTES_SOFT)
+                && (stands_alone || count == GROUP_COMMITS_MAX || bytes + ticket.bytes > GROUP_BYTES_SOFT)
             {
                 break;
             }
             bytes += ticket.bytes;
             count += 1;
-            if changes_tables {
+            if stands_alone {
                 break;
             }
         }
@@ -478,6 +478,11 @@ impl Committer {
         let mut declared = lock(&self.declared);
         let end = declared.partition_point(|declared| *declared < seq);
         declared.drain(..end);
+    }
+
+    /// These snapshots are deleted, visibly and durably: nothing more needs to be kept for them.
+    pub fn forget_declared(&self, seqs: &[u64]) {
+        lock(&self.declared).retain(|declared| seqs.binary_search(declared).is_err());
     }
 
     pub(super) fn database(&self) -> u64 {

@@ -6,6 +6,7 @@
 pub(crate) mod backlog;
 pub(crate) mod commit;
 mod cursor;
+mod declared;
 mod range;
 pub(crate) mod record;
 mod validate;
@@ -254,7 +255,7 @@ impl Transaction {
         committer.commit(Request {
             hashes: hashes(&writes, committer.present.context().hash_seed),
             writes,
-            marks: Marks { declaration, table_change: None },
+            marks: Marks { declaration, ..Marks::default() },
             tables,
             read: Some(view),
             reads,

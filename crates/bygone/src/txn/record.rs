@@ -1,26 +1,33 @@
 //! A commit as the write-ahead log holds it.
 //!
 //! Owns: the bytes of a commit record, and what a commit does besides writing application records (declaring
-//! a snapshot, making or dropping a table). Promises: commit and recovery derive the very same records from
-//! it, because both go through [`system_records`]. May call: `codec`, `memtable`,
+//! a snapshot, deleting or holding some, making or dropping a table). Promises: commit and recovery derive the
+//! very same records from it, because both go through [`system_records`]. May call: `codec`, `memtable`,
 //! the system tables' rows.
 //!
 //! Layout: flags (u8), time in microseconds since 1970 (u64), id of the declared snapshot (u64, 0 for none):
 //! fixed in size, because the leader fills them in after the rest was encoded. Then, as the flags say: the
-//! snapshot's name and metadata; the created table's id and name; the dropped table's name. Then the writes:
-//! for each table its id and count, for each write the key's length, the key, the value's length plus one (0
-//! is a deletion), the value. Lengths, ids and counts are varints.
+//! snapshot's name and metadata; the created table's id and name; the dropped table's name; the deletion's
+//! rule, its count of snapshots, and id, number and time of each; the hold's snapshot id and holder. Then the
+//! writes: for each table its id and count, for each write the key's length, the key, the value's length plus
+//! one (0 is a deletion), the value. Lengths, ids and counts are varints.
 
 use super::write_set::WriteSet;
 use crate::codec::{Reader, put_varint};
 use crate::layer::{HashedKey, Key};
 use crate::limits::{KEY_BYTES_MAX, METADATA_BYTES_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::memtable::Memtable;
-use crate::snapshot::rows::{self, SnapshotRow, TableRow};
+use crate::snapshot::rows::{self, DeletedRow, SnapshotRow, TableRow};
 
 const DECLARES_SNAPSHOT: u8 = 1;
 const CREATES_TABLE: u8 = 2;
 const DROPS_TABLE: u8 = 4;
+const DELETES_SNAPSHOTS: u8 = 8;
+const HOLDS_SNAPSHOT: u8 = 16;
+const LETS_SNAPSHOT_GO: u8 = 32;
+/// Of each of these groups a commit has one flag at most.
+const TABLE_CHANGES: u8 = CREATES_TABLE | DROPS_TABLE;
+const SNAPSHOT_CHANGES: u8 = DELETES_SNAPSHOTS | HOLDS_SNAPSHOT | LETS_SNAPSHOT_GO;
 
 /// Flags, time, snapshot id.
 const HEADER_BYTES: usize = 17;
@@ -39,11 +46,35 @@ pub(crate) enum TableChange {
     Drop { name: String },
 }
 
+/// What a commit does to snapshots that are declared already.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum SnapshotChange {
+    Delete { rule: String, snapshots: Vec<Doomed> },
+    Hold { id: u64, holder: String },
+    LetGo { id: u64, holder: String },
+}
+
+/// What a snapshot's rows are found by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Doomed {
+    pub id: u64,
+    pub seq: u64,
+    pub time_micros: u64,
+}
+
 /// All of a commit but its writes and what the leader decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Marks {
     pub declaration: Option<Declaration>,
     pub table_change: Option<TableChange>,
+    pub snapshot_change: Option<SnapshotChange>,
+}
+
+impl Marks {
+    /// Whether others' commits are to be validated entirely before or after this one.
+    pub fn stands_alone(&self) -> bool {
+        self.table_change.is_some() || self.snapshot_change.is_some()
+    }
 }
 
 /// What the leader decides when it gives a commit its place.
@@ -74,6 +105,27 @@ pub(crate) fn encode(marks: &Marks, writes: &WriteSet) -> Vec<u8> {
         Some(TableChange::Drop { name }) => {
             out[0] |= DROPS_TABLE;
             rows::encode_name(&mut out, Some(name));
+        }
+        None => {}
+    }
+    match &marks.snapshot_change {
+        Some(SnapshotChange::Delete { rule, snapshots }) => {
+            out[0] |= DELETES_SNAPSHOTS;
+            rows::encode_name(&mut out, Some(rule));
+            put_varint(&mut out, snapshots.len() as u64);
+            for Doomed { id, seq, time_micros } in snapshots {
+                [id, seq, time_micros].into_iter().for_each(|number| put_varint(&mut out, *number));
+            }
+        }
+        Some(SnapshotChange::Hold { id, holder }) => {
+            out[0] |= HOLDS_SNAPSHOT;
+            put_varint(&mut out, *id);
+            rows::encode_name(&mut out, Some(holder));
+        }
+        Some(SnapshotChange::LetGo { id, holder }) => {
+            out[0] |= LETS_SNAPSHOT_GO;
+            put_varint(&mut out, *id);
+            rows::encode_name(&mut out, Some(holder));
         }
         None => {}
     }
@@ -117,7 +169,10 @@ pub(crate) fn decode(seq: u64, bytes: &[u8]) -> Option<Commit<'_>> {
     if marks.declaration.is_some() != (place.snapshot_id != 0) {
         return None;
     }
-    match flags & !DECLARES_SNAPSHOT {
+    if flags & !(DECLARES_SNAPSHOT | TABLE_CHANGES | SNAPSHOT_CHANGES) != 0 {
+        return None;
+    }
+    match flags & TABLE_CHANGES {
         0 => {}
         CREATES_TABLE => {
             let id = u32::try_from(reader.varint()?).ok()?;
@@ -128,6 +183,26 @@ pub(crate) fn decode(seq: u64, bytes: &[u8]) -> Option<Commit<'_>> {
         }
         _ => return None,
     }
+    marks.snapshot_change = match flags & SNAPSHOT_CHANGES {
+        0 => None,
+        DELETES_SNAPSHOTS => {
+            let rule = rows::decode_name(&mut reader)??;
+            let count = reader.varint()?;
+            let mut snapshots = Vec::new();
+            for _ in 0..count {
+                let (id, seq, time_micros) = (reader.varint()?, reader.varint()?, reader.varint()?);
+                snapshots.push(Doomed { id, seq, time_micros });
+            }
+            Some(SnapshotChange::Delete { rule, snapshots })
+        }
+        HOLDS_SNAPSHOT => {
+            Some(SnapshotChange::Hold { id: reader.varint()?, holder: rows::decode_name(&mut reader)?? })
+        }
+        LETS_SNAPSHOT_GO => {
+            Some(SnapshotChange::LetGo { id: reader.varint()?, holder: rows::decode_name(&mut reader)?? })
+        }
+        _ => return None,
+    };
     let mut writes = Vec::new();
     while reader.remaining() > 0 {
         let table = u32::try_from(reader.varint()?).ok()?;
@@ -155,8 +230,11 @@ pub(crate) fn insert_system_records(memtable: &Memtable, marks: &Marks, place: P
     memtable.insert_batch(place.seq, records);
 }
 
+/// Table, key and value of a record in a system table.
+type SystemRecord = (u32, Vec<u8>, Option<Vec<u8>>);
+
 /// The records that a commit's marks stand for: rows of the system tables.
-pub(crate) fn system_records(marks: &Marks, place: Place) -> Vec<(u32, Vec<u8>, Option<Vec<u8>>)> {
+pub(crate) fn system_records(marks: &Marks, place: Place) -> Vec<SystemRecord> {
     let mut records = Vec::new();
     match &marks.table_change {
         Some(TableChange::Create { id, name }) => {
@@ -164,6 +242,18 @@ pub(crate) fn system_records(marks: &Marks, place: Place) -> Vec<(u32, Vec<u8>, 
             records.push((rows::TABLES, name.as_bytes().to_vec(), Some(row.encode())));
         }
         Some(TableChange::Drop { name }) => records.push((rows::TABLES, name.as_bytes().to_vec(), None)),
+        None => {}
+    }
+    match &marks.snapshot_change {
+        Some(SnapshotChange::Delete { rule, snapshots }) => {
+            deletion_records(rule, snapshots, place, &mut records);
+        }
+        Some(SnapshotChange::Hold { id, holder }) => {
+            records.push((rows::HOLDS, rows::hold_key(*id, holder), Some(Vec::new())));
+        }
+        Some(SnapshotChange::LetGo { id, holder }) => {
+            records.push((rows::HOLDS, rows::hold_key(*id, holder), None));
+        }
         None => {}
     }
     if let Some(declaration) = &marks.declaration {
@@ -182,6 +272,23 @@ pub(crate) fn system_records(marks: &Marks, place: Place) -> Vec<(u32, Vec<u8>, 
         records.push((rows::SNAPSHOT_TIMES, time, Some(Vec::new())));
     }
     records
+}
+
+/// The snapshots' rows go, and one for each stretch of ids says what became of them. A name's row stays: it leads
+/// to an id that is no more, until another snapshot is given the name.
+fn deletion_records(rule: &str, snapshots: &[Doomed], place: Place, records: &mut Vec<SystemRecord>) {
+    let Place { seq, time_micros, .. } = place;
+    records.push((rows::DELETED, Vec::new(), Some(seq.to_le_bytes().to_vec())));
+    for snapshot in snapshots {
+        records.push((rows::SNAPSHOTS, snapshot.id.to_be_bytes().to_vec(), None));
+        let time = rows::time_key(snapshot.time_micros, snapshot.id).to_vec();
+        records.push((rows::SNAPSHOT_TIMES, time, None));
+    }
+    for stretch in snapshots.chunk_by(|one, next| one.id.checked_add(1) == Some(next.id)) {
+        let (first, last) = (stretch[0].id, stretch[stretch.len() - 1].id);
+        let row = DeletedRow { first, time_micros, rule: rule.to_owned() };
+        records.push((rows::DELETED, last.to_be_bytes().to_vec(), Some(row.encode())));
+    }
 }
 
 /// Whether a name may be given to a table or a snapshot.
@@ -203,10 +310,18 @@ pub(crate) fn check_size(what: &'static str, size: usize, limit: usize) -> crate
 mod tests {
     use super::*;
 
+    fn doomed(id: u64) -> Doomed {
+        Doomed { id, seq: id * 10, time_micros: id * 1000 }
+    }
+
     fn sample() -> (Marks, WriteSet) {
         let marks = Marks {
             declaration: Some(Declaration { name: Some("noon".into()), metadata: vec![7; 300] }),
             table_change: Some(TableChange::Create { id: 20, name: "t".into() }),
+            snapshot_change: Some(SnapshotChange::Delete {
+                rule: "too old".into(),
+                snapshots: vec![doomed(3), doomed(4), doomed(9)],
+            }),
         };
         let mut writes = WriteSet::default();
         writes.put(16, b"a", Some(b"1"));
@@ -231,6 +346,37 @@ mod tests {
                 (Key { table: 17, bytes: &[9; 1000] }, None),
             ]
         );
+    }
+
+    #[test]
+    fn holds_come_back() {
+        for change in [
+            SnapshotChange::Hold { id: 7, holder: "backup".into() },
+            SnapshotChange::LetGo { id: u64::MAX, holder: "backup".into() },
+        ] {
+            let marks = Marks { snapshot_change: Some(change), ..Marks::default() };
+            let mut bytes = encode(&marks, &WriteSet::default());
+            set_place(&mut bytes, Place { seq: 5, time_micros: 6, snapshot_id: 0 });
+            assert_eq!(decode(5, &bytes).unwrap().marks, marks);
+        }
+    }
+
+    #[test]
+    fn a_deletion_leaves_one_row_for_each_stretch_of_ids() {
+        let place = Place { seq: 99, time_micros: 6, snapshot_id: 0 };
+        let records = system_records(&sample().0, place);
+        let stretches: Vec<_> = records
+            .iter()
+            .filter(|(table, key, _)| *table == rows::DELETED && !key.is_empty())
+            .map(|(_, key, row)| {
+                let row = DeletedRow::decode(row.as_deref().unwrap()).unwrap();
+                assert_eq!((row.time_micros, &row.rule[..]), (6, "too old"));
+                (row.first, rows::decode_id(key).unwrap())
+            })
+            .collect();
+        assert_eq!(stretches, [(3, 4), (9, 9)]);
+        let gone = records.iter().filter(|(_, _, row)| row.is_none()).count();
+        assert_eq!(gone, 6, "three snapshots, each by id and by time");
     }
 
     #[test]

@@ -10,10 +10,8 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::commit::{Committer, Leader, Request, lock};
-use super::record::Declaration;
 use super::write_set::WriteSet;
 use crate::error::{Error, Result};
-use crate::ids::SnapshotId;
 use crate::layer::{HashedKey, Key};
 use crate::snapshot::rows::{self, TableRow};
 use crate::snapshot::{Layers, MergeCursor, Snapshot};
@@ -40,10 +38,7 @@ impl Committer {
                 self.validate_reads(leader, request, read, reads, earlier.clone())?;
             }
         }
-        match &request.marks.declaration {
-            Some(Declaration { name: Some(name), .. }) => self.validate_name(leader, name, earlier),
-            _ => Ok(()),
-        }
+        self.validate_snapshots(leader, &request.marks, earlier)
     }
 
     fn validate_key<'r>(
@@ -127,24 +122,6 @@ impl Committer {
             }
         }
         Ok(())
-    }
-
-    /// A snapshot's name must be new.
-    fn validate_name<'r>(
-        &self,
-        leader: &Leader,
-        name: &str,
-        earlier: impl Iterator<Item = &'r Request>,
-    ) -> Result<()> {
-        let taken = |id| Error::NameTaken { name: name.to_owned(), snapshot: id };
-        let mut declared = earlier.filter_map(|request| request.marks.declaration.as_ref());
-        if let Some(index) = declared.position(|other| other.name.as_deref() == Some(name)) {
-            return Err(taken(SnapshotId(leader.numbers.next_snapshot_id + index as u64)));
-        }
-        self.wait_visible(leader.numbers.next_seq - 1)?;
-        let row =
-            self.present.snapshot().system_row(rows::SNAPSHOT_NAMES, name.as_bytes(), rows::decode_id)?;
-        row.map_or(Ok(()), |id| Err(taken(SnapshotId(id))))
     }
 }
 

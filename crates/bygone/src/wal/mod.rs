@@ -267,6 +267,11 @@ impl Wal {
         Ok(())
     }
 
+    /// Commits with smaller numbers are durable.
+    pub fn durable_end(&self) -> u64 {
+        lock(&self.writer).durable_end
+    }
+
     /// Goes on in a new segment, and answers its id: everything appended from now on is in that segment or a
     /// later one. An active segment without any record is as good as a new one. Does not sync.
     ///

@@ -9,16 +9,15 @@
 //! would be next, there are these cases:
 //! - The next segment that has a record at its beginning has commit `n` there: the log was rolled here. Go on
 //!   there.
-//! - Some record header behind `p`, in this segment or a later one, says that commit `n` was durable when it
-//!   was written. Then bytes that were durable are gone: damage. A header is evidence even if its body is
-//!   torn.
+//! - The superblock, or some record header behind `p`, in this segment or a later one, says that commit `n` was
+//!   durable when it was written. Then bytes that were durable are gone: damage. A header is evidence even if
+//!   its body is torn.
 //! - Otherwise nothing behind `p` was ever acknowledged as durable, or `n` was never written: the tail is
 //!   torn, and the log ends here.
 //!
-//! What cannot be told apart: a durable record at the very end, behind which nothing was ever written (no
-//! other record, no closing mark), and that is damaged, looks like one that was torn. After `Wal::close`
-//! there is a mark behind it: then it takes the loss of all record headers from the damage on, the mark's
-//! included, to look like an earlier end.
+//! What cannot be told apart: a durable record at the very end, behind which nothing was ever written and no
+//! superblock since, and that is damaged, looks like one that was torn. The last superblock is written when the
+//! database is closed, so this is possible only after a crash.
 //!
 //! **Repair**, unless read-only, in this order, each step durable before the next; a crash anywhere leaves a
 //! log on which it does the same again:
@@ -59,6 +58,8 @@ pub(crate) struct Expectation {
     pub floor_segment: u64,
     /// Commits with smaller numbers are in the database already.
     pub next_seq: u64,
+    /// Commits with smaller numbers were durable when the superblock was written.
+    pub durable_end: u64,
 }
 
 /// What was found.
@@ -425,7 +426,7 @@ impl Replay {
     /// What is behind the end: torn, or damaged?
     fn judge(&mut self, sources: &mut [Source]) -> Result<Recovered> {
         let wanted = self.wanted();
-        let mut evidence = false;
+        let mut evidence = self.expectation.durable_end > wanted;
         let mut rest_is_clean = true;
         let mut last_clean = sources.len();
         for (index, source) in sources.iter_mut().enumerate().skip(self.end.index) {

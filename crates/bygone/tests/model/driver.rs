@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bygone::io::SimDisk;
-use bygone::{Db, Durability, Error, Options, Range, Snapshot, SnapshotRef, Table, Transaction};
+use bygone::{Db, Durability, Error, Options, Range, Retention, Snapshot, SnapshotRef, Table, Transaction};
 
 use crate::compare::{WAYS, Way, same, same_record};
 use crate::model::{Declared, Handle, Meaning, Model, Pending, State};
@@ -35,8 +35,10 @@ struct HeldRange {
 
 pub struct Driver {
     pub random: Random,
-    place: Place,
+    pub place: Place,
     background: bool,
+    /// How many exports there were.
+    pub copies: u64,
     pub db: Db,
     pub model: Model,
     pub handles: Vec<(Table, Handle)>,
@@ -72,6 +74,7 @@ impl Driver {
             db: open(&place, background),
             place,
             background,
+            copies: 0,
             model: Model::default(),
             handles: Vec::new(),
             open: Vec::new(),
@@ -88,10 +91,14 @@ impl Driver {
             250..500 => self.use_transaction(),
             500..560 => self.begin(),
             560..620 => self.end_transaction(),
-            620..680 => self.get_now(),
+            620..650 => self.get_now(),
+            650..664 => self.compare_states(),
+            664..676 => self.history_of_a_key(),
+            676..680 => self.export_a_state(),
             680..705 => self.scan_now(),
             705..775 => self.read_the_past(),
-            775..805 => self.snapshot_now(),
+            775..800 => self.snapshot_now(),
+            800..805 => self.forget(),
             805..830 => self.hold(),
             830..870 => self.reread_held(),
             870..890 => self.hold_range(),
@@ -330,13 +337,60 @@ impl Driver {
         }
         self.model.commit(&pending.writes);
         let id = answer.unwrap();
-        assert_eq!(u64::from(id), self.model.declared.len() as u64 + 1);
+        self.model.declared_ever += 1;
+        assert_eq!(u64::from(id), self.model.declared_ever);
         let info = self.db.snapshot_info(id).unwrap();
         // The engine's times are in microseconds.
         assert!(info.time + std::time::Duration::from_micros(1) >= before);
         let state = self.model.now.clone();
         self.model.declared.push(Declared { id, name, metadata, time: info.time, state });
         self.check_declared(self.model.declared.len() - 1);
+    }
+
+    /// Deletes declared snapshots: one, most, or all that a policy does not keep; or tries to delete one that is
+    /// held.
+    fn forget(&mut self) {
+        let Some(index) = self.old_snapshot() else { return };
+        let before: Vec<_> = self.model.declared.iter().map(|declared| declared.id).collect();
+        let doomed = match self.random.below(5) {
+            0 => {
+                let id = before[index];
+                self.db.hold_snapshot(id, "test").unwrap();
+                let held = self.db.delete_snapshots(before.iter().copied());
+                assert!(matches!(held, Err(Error::SnapshotHeld { snapshot, .. }) if snapshot == id));
+                assert_eq!(
+                    u64::from(self.db.snapshot().seq()),
+                    self.model.now.seq + 1,
+                    "nothing was deleted"
+                );
+                let policy = Retention::new().keep_last(3);
+                let doomed = self.db.apply_retention(&policy).unwrap();
+                self.db.release_snapshot(id, "test").unwrap();
+                // Two commits, and the policy's if it deleted any.
+                for _ in 0..2 + u64::from(!doomed.is_empty()) {
+                    self.model.begin_commit();
+                }
+                let doomed: Vec<_> = doomed.iter().map(|info| info.id).collect();
+                assert_eq!(doomed.len(), before.len().saturating_sub(1).saturating_sub(3));
+                assert!(!doomed.contains(&id));
+                doomed
+            }
+            1 => before.into_iter().filter(|_| self.random.percent(80)).collect(),
+            2 => before[..=index].to_vec(),
+            _ => vec![before[index]],
+        };
+        let alive = |doomed: &&bygone::SnapshotId| self.db.snapshot_info(**doomed).is_ok();
+        let rest: Vec<_> = doomed.iter().filter(alive).copied().collect();
+        self.db.delete_snapshots(rest.iter().copied()).unwrap();
+        if !rest.is_empty() {
+            self.model.begin_commit();
+        }
+        assert_eq!(u64::from(self.db.snapshot().seq()), self.model.now.seq);
+        for id in &doomed {
+            let answer = self.db.as_of(*id).map(|_| ());
+            assert!(matches!(answer, Err(Error::SnapshotNotFound { deleted: Some(_), .. })), "{answer:?}");
+        }
+        self.model.declared.retain(|declared| !doomed.contains(&declared.id));
     }
 
     /// A declared snapshot, the older the likelier to be merged away.
@@ -353,6 +407,7 @@ impl Driver {
             (_, 1) => {
                 let time = declared.time;
                 // Several may have been declared in one microsecond: the last of them counts.
+                // If that one is deleted, this one answers for the time.
                 index = self.model.declared.partition_point(|other| other.time <= time) - 1;
                 SnapshotRef::from(time)
             }
@@ -436,7 +491,7 @@ impl Driver {
         }
         assert!(list.is_sorted_by_key(|info| (info.time, info.id)));
         assert!(matches!(self.db.as_of("no such name"), Err(Error::SnapshotNotFound { .. })));
-        let next = bygone::SnapshotId::from(list.len() as u64 + 1);
+        let next = bygone::SnapshotId::from(self.model.declared_ever + 1);
         assert!(matches!(self.db.as_of(next), Err(Error::SnapshotNotFound { .. })));
         assert!(matches!(self.db.as_of(SystemTime::UNIX_EPOCH), Err(Error::SnapshotNotFound { .. })));
     }

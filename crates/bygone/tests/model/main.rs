@@ -8,6 +8,7 @@
 mod compare;
 mod driver;
 mod model;
+mod past;
 mod random;
 mod transactions;
 

@@ -125,7 +125,9 @@ impl Verdict {
 #[derive(Default)]
 pub struct Model {
     pub now: State,
+    /// Those that live, by id.
     pub declared: Vec<Declared>,
+    pub declared_ever: u64,
     /// The keys that commit number index + 1 wrote.
     commits: Vec<Vec<(u64, Vec<u8>)>>,
     last_writes: HashMap<(u64, Vec<u8>), u64>,
@@ -187,7 +189,8 @@ impl Model {
         self.dropped.insert(table.incarnation, seq);
     }
 
-    fn begin_commit(&mut self) -> u64 {
+    /// A commit that changes no record.
+    pub fn begin_commit(&mut self) -> u64 {
         self.commits.push(Vec::new());
         self.now.seq += 1;
         self.now.seq

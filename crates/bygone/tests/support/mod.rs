@@ -52,6 +52,15 @@ pub struct Declared {
     pub name: Option<String>,
     pub metadata: Vec<u8>,
     pub seq: u64,
+    /// The commit that deleted it, or was about to when the disk failed.
+    pub deleted: Option<u64>,
+}
+
+impl Declared {
+    /// Whether it is there as of a commit.
+    pub fn lives_at(&self, seq: u64) -> bool {
+        self.seq <= seq && self.deleted.is_none_or(|deleted| deleted > seq)
+    }
 }
 
 /// Every state that the database has had. A commit is put in before it is tried.
@@ -71,6 +80,11 @@ impl Model {
         Model { states: vec![Arc::default()], declared: Vec::new(), acknowledged: 0, durable: 0 }
     }
 
+    /// The snapshots that are there now, if everything that was tried has come about.
+    pub fn living(&self) -> Vec<&Declared> {
+        self.declared.iter().filter(|declared| declared.lives_at(self.last_seq())).collect()
+    }
+
     /// The number of the last commit that was tried.
     pub fn last_seq(&self) -> u64 {
         self.states.len() as u64 - 1
@@ -88,7 +102,7 @@ impl Model {
     /// The last commit will declare a snapshot.
     pub fn declare(&mut self, name: Option<String>, metadata: Vec<u8>) {
         let id = self.declared.len() as u64 + 1;
-        self.declared.push(Declared { id, name, metadata, seq: self.last_seq() });
+        self.declared.push(Declared { id, name, metadata, seq: self.last_seq(), deleted: None });
     }
 
     /// The last commit returned.
@@ -108,6 +122,9 @@ impl Model {
     pub fn forget_after(&mut self, seq: u64) {
         self.states.truncate(seq as usize + 1);
         self.declared.retain(|declared| declared.seq <= seq);
+        for declared in &mut self.declared {
+            declared.deleted = declared.deleted.filter(|deleted| *deleted <= seq);
+        }
     }
 
     /// The database was opened again and found at this commit: what came behind never was, and what is there
@@ -155,11 +172,11 @@ pub fn compare(db: &Db, model: &Model, context: &str) -> Result<u64> {
     let seq = u64::from(now.seq());
     assert!(seq <= model.last_seq(), "{context}: commit {seq} was never tried");
     compare_state(&now, &model.states[seq as usize], &format!("{context}: now, commit {seq}"))?;
-    let expected: Vec<&Declared> = model.declared.iter().filter(|declared| declared.seq <= seq).collect();
+    let expected: Vec<&Declared> = model.declared.iter().filter(|declared| declared.lives_at(seq)).collect();
     let found = db.snapshots()?;
     assert_eq!(found.len(), expected.len(), "{context}: declared snapshots at commit {seq}");
     for (info, declared) in found.iter().zip(expected) {
-        let Declared { id, name, metadata, seq } = declared;
+        let Declared { id, name, metadata, seq, .. } = declared;
         let place = format!("{context}: snapshot {id} of commit {seq}");
         assert_eq!(u64::from(info.id), *id, "{place}");
         assert_eq!((&info.name, &info.metadata, u64::from(info.seq)), (name, metadata, *seq), "{place}");
@@ -170,7 +187,7 @@ pub fn compare(db: &Db, model: &Model, context: &str) -> Result<u64> {
             assert_eq!(u64::from(db.as_of(name.as_str())?.seq()), *seq, "{place} by its name {name:?}");
         }
     }
-    for later in model.declared.iter().filter(|declared| declared.seq > seq) {
+    for later in model.declared.iter().filter(|declared| !declared.lives_at(seq)) {
         let by_name = later.name.as_deref().map(|name| db.as_of(name));
         let by_id = db.as_of(bygone::SnapshotId::from(later.id));
         for found in [Some(by_id), by_name].into_iter().flatten() {
@@ -178,7 +195,10 @@ pub fn compare(db: &Db, model: &Model, context: &str) -> Result<u64> {
                 Err(Error::SnapshotNotFound { .. }) => {}
                 Err(error) => return Err(error),
                 Ok(_) => {
-                    panic!("{context}: snapshot {} of commit {} is there too early", later.id, later.seq)
+                    panic!(
+                        "{context}: snapshot {} of commit {} is there at commit {seq}",
+                        later.id, later.seq
+                    )
                 }
             }
         }

@@ -43,12 +43,13 @@ fn step(db: &Db, model: &mut Model, random: &mut Random, eager: bool) -> Result<
             model.acknowledge(Durability::Sync);
             Ok(())
         }
-        76..86 => {
+        76..80 => delete_snapshots(db, model, random),
+        80..87 => {
             db.flush()?;
             model.all_durable();
             Ok(())
         }
-        86..92 => {
+        87..92 => {
             db.merge()?;
             model.all_durable();
             Ok(())
@@ -64,6 +65,26 @@ fn step(db: &Db, model: &mut Model, random: &mut Random, eager: bool) -> Result<
             Ok(())
         }
     }
+}
+
+/// One, or many, which is what makes a run be written anew and key frames go.
+fn delete_snapshots(db: &Db, model: &mut Model, random: &mut Random) -> Result<()> {
+    let now = model.last_seq();
+    let percent = if random.below(2) == 0 { 10 } else { 80 };
+    let doomed: Vec<usize> = (0..model.declared.len())
+        .filter(|index| model.declared[*index].lives_at(now) && random.below(100) < percent)
+        .collect();
+    if doomed.is_empty() {
+        return Ok(());
+    }
+    model.push(model.now().clone());
+    for index in &doomed {
+        model.declared[*index].deleted = Some(model.last_seq());
+    }
+    let id = |index: &usize| bygone::SnapshotId::from(model.declared[*index].id);
+    db.delete_snapshots(doomed.iter().map(id))?;
+    model.acknowledge(Durability::Sync);
+    Ok(())
 }
 
 fn make_table(db: &Db, model: &mut Model, random: &mut Random) -> Result<()> {

@@ -3,6 +3,7 @@
 mod cache_and_speed;
 mod crash;
 mod damage;
+mod diff;
 mod disk;
 mod format;
 mod rebuilds;

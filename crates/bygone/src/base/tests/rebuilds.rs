@@ -3,7 +3,7 @@
 use super::*;
 
 /// Keys of many shapes, often with long shared prefixes.
-fn random_key(random: &mut Random) -> Vec<u8> {
+pub(super) fn random_key(random: &mut Random) -> Vec<u8> {
     let i = random.below(4000);
     match random.below(8) {
         0 => Vec::new(),
@@ -30,7 +30,7 @@ fn random_value(random: &mut Random) -> Vec<u8> {
 }
 
 /// Applies random updates to the model; gives them sorted.
-fn random_updates(
+pub(super) fn random_updates(
     model: &mut BTreeMap<Vec<u8>, Vec<u8>>,
     count: u64,
     random: &mut Random,

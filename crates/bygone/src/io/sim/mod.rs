@@ -341,6 +341,17 @@ impl Disk for SimDisk {
         Ok(inside.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect())
     }
 
+    fn is_vacant(&self, dir: &Path) -> Result<bool> {
+        let state = self.state();
+        state.alive()?;
+        if !state.is_directory(dir) {
+            return Err(ErrorKind::NotFound.into());
+        }
+        let inside = |path: &Path| path != dir && parent(path) == dir;
+        let files = state.names.keys().any(|path| inside(path));
+        Ok(!files && !state.directories.keys().any(|path| inside(path)))
+    }
+
     fn exists(&self, path: &Path) -> Result<bool> {
         let state = self.state();
         state.alive()?;

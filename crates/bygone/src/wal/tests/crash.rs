@@ -29,7 +29,12 @@ impl Model {
     }
 
     fn expectation(&self) -> Expectation {
-        Expectation { database_id: DATABASE, floor_segment: self.floor, next_seq: self.flushed_end }
+        Expectation {
+            database_id: DATABASE,
+            floor_segment: self.floor,
+            next_seq: self.flushed_end,
+            durable_end: 0,
+        }
     }
 
     /// Recovers and checks what was found; the error is that of a dead disk.

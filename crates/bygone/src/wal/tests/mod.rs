@@ -29,7 +29,8 @@ fn create(disk: &SimDisk) -> Wal {
 }
 
 /// What the superblock of a database says that never flushed.
-const FRESH: Expectation = Expectation { database_id: DATABASE, floor_segment: 1, next_seq: 1 };
+const FRESH: Expectation =
+    Expectation { database_id: DATABASE, floor_segment: 1, next_seq: 1, durable_end: 0 };
 
 type Commits = Vec<(u64, Vec<u8>)>;
 
@@ -289,7 +290,7 @@ fn a_segment_in_the_wrong_place_is_damage() {
     wal.roll().unwrap();
     disk.rename(&segment_file(2), &segment_file(1)).unwrap();
     assert_eq!(corruption_of(read(&disk, FRESH, false)), (segment_file(1), 0));
-    let other = Expectation { database_id: 1, floor_segment: 1, next_seq: 1 };
+    let other = Expectation { database_id: 1, ..FRESH };
     assert_eq!(corruption_of(read(&disk, other, false)), (segment_file(1), 0));
 }
 

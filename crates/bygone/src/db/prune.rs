@@ -1,0 +1,218 @@
+//! Pruning: what deleted snapshots kept is given back.
+//!
+//! Owns: the order of its steps. Promises: a crash at any point leaves the past as it was or as it is to be, for
+//! every living snapshot the same; views that are open read on. May call: everything below db.
+//!
+//! 1. A chain that lost most of its snapshots gets a run for the others; it is litter until a row names it.
+//! 2. One rebuild of the base takes the rows out, frees the pages that only given-up key frames had, and is
+//!    published. 3. Views of the past are opened anew. 4. The files that no row names any more are removed: after
+//!    a crash before that, they are litter that the next opening's first pruning finds.
+//!
+//! Deletions are durable before they are visible, and only visible ones are looked at here: so nothing is given
+//! back on account of a deletion that a power cut undoes.
+
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+
+use super::engine::{Engine, lock};
+use super::keep::{Newest, RunsUntilClosed, keep_needed};
+use crate::base::Updates;
+use crate::error::Result;
+use crate::history::Interval;
+use crate::history::plan::Chain as OpenChain;
+use crate::history::prune::{Chain, Fate, Kept, plan};
+use crate::io::{list, remove, sync_dir};
+use crate::run::{self, RunMeta, file_name};
+use crate::snapshot::rows;
+
+/// What one pass does to the rows of the history table: for each interval's end its new row, or none.
+#[derive(Default)]
+struct Changes {
+    rows: Vec<([u8; 8], Option<Vec<u8>>)>,
+    next: usize,
+    frames_given_up: u64,
+    runs_given_up: Vec<RunMeta>,
+    runs_made: Vec<RunMeta>,
+    /// Whether a chain was rewritten.
+    rewritten: bool,
+    /// The chain that the next merge may lean on is not what it was.
+    ends_open_chain: bool,
+}
+
+impl Engine {
+    /// Gives back what deleted snapshots kept, if any were deleted since the last time. Where the past cannot be
+    /// read or its directory not be written, that is noted for [`Stats`](super::Stats), and tried again after the
+    /// next deletion: it is no harm to the present.
+    pub fn prune_if_wanted(&self) -> Result<()> {
+        // Relaxed, here and where it is set: the deletion itself is found through a view taken later.
+        while self.prune_wanted.swap(false, Ordering::Relaxed) {
+            let outcome = self.remove_history_litter().and_then(|()| self.prune());
+            *lock(&self.prune_failure) = outcome.as_ref().err().cloned();
+            match outcome {
+                Err(error) if self.store.is_poisoned() => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn prune(&self) -> Result<()> {
+        let _merging = lock(&self.merging);
+        let layers = self.present.layers();
+        let now = self.present.snapshot();
+        let deleted_up_to = self.past.last_deletion(&now)?;
+        let living = self.past.living(&now)?;
+        drop(now);
+        let base = layers.base.clone();
+        drop(layers);
+        let intervals = self.past.intervals(&base)?;
+        let chains = plan(&intervals, &living);
+        if chains.iter().all(|chain| chain.fate == Fate::Stays) {
+            return self.publish_manifest(|manifest| manifest.pruned_seq = deleted_up_to);
+        }
+        let open_chain = lock(&self.manifest).chain.length > 0;
+        let mut changes = Changes::default();
+        let mut rebuild = self.store.rebuild(&base)?;
+        let mut kept_generation = 0;
+        let mut put_off = false;
+        for (index, chain) in chains.iter().enumerate() {
+            let is_open = open_chain && index + 1 == chains.len();
+            if matches!(chain.fate, Fate::Rewritten { .. }) && changes.rewritten {
+                // A superblock knows one unfinished run.
+                put_off = true;
+            } else {
+                self.decide(chain, is_open, &mut changes)?;
+            }
+            let Some(frame) = &chain.intervals[0].1.key_frame else { continue };
+            if chain.fate != Fate::Goes {
+                kept_generation = frame.generation;
+                continue;
+            }
+            let next = chains.get(index + 1).and_then(|next| next.intervals[0].1.key_frame);
+            let next = next.map_or(Ok(base.clone()), |next| self.store.open_base(&next))?;
+            let older = self.store.open_base(frame)?;
+            let pages = self.store.pages_only_in(&older, &next)?;
+            // What was born by then is the frame before's, too.
+            rebuild.release_kept(pages.into_iter().filter(|page| page.birth > kept_generation));
+            changes.frames_given_up += 1;
+        }
+        rebuild.apply(rows::HISTORY, &mut changes, usize::MAX)?;
+        let new_base = rebuild.finish(base.seq(), kept_generation, || {
+            let mut manifest = lock(&self.manifest);
+            manifest.pruned_seq = deleted_up_to;
+            manifest.unfinished_history_run = 0;
+            manifest.retained_bases -= changes.frames_given_up;
+            let bytes = |runs: &[RunMeta]| runs.iter().map(|run| run.bytes).sum::<u64>();
+            manifest.history_runs += changes.runs_made.len() as u64;
+            manifest.history_runs -= changes.runs_given_up.len() as u64;
+            manifest.history_bytes += bytes(&changes.runs_made);
+            manifest.history_bytes -= bytes(&changes.runs_given_up);
+            if changes.ends_open_chain {
+                manifest.chain = OpenChain::default();
+            }
+            manifest.encode()
+        })?;
+        self.superblock_written();
+        self.present.publish(|layers| layers.with_merged(new_base, &[], 0));
+        let ends: Vec<u64> = intervals.iter().map(|(end, _)| *end).collect();
+        self.past.forget_opened(&ends);
+        drop(base);
+        for run in &changes.runs_given_up {
+            remove(&*self.disk, &self.past.directory.join(file_name(run.id)))?;
+        }
+        sync_dir(&*self.disk, &self.past.directory)?;
+        // A file that cannot be cut stays longer until the next time.
+        let _ = self.store.shrink();
+        if put_off {
+            self.prune_wanted.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Notes what becomes of a chain's rows; makes its new run, if it is to have one.
+    fn decide(&self, chain: &Chain<'_>, is_open: bool, changes: &mut Changes) -> Result<()> {
+        let staying = match &chain.fate {
+            Fate::Stays => return Ok(()),
+            Fate::Goes => 0,
+            Fate::EndsAfter(intervals) => *intervals,
+            Fate::Rewritten { intervals, needed } => {
+                let old = &chain.intervals[..*intervals];
+                let new = self.rewrite(old, needed)?;
+                changes.give_up(old);
+                changes.rewritten = true;
+                changes.runs_made.extend(new.1.run);
+                changes.set(&new);
+                *intervals
+            }
+        };
+        changes.ends_open_chain |= is_open;
+        changes.give_up(&chain.intervals[staying..]);
+        Ok(())
+    }
+
+    /// One interval in the place of a chain's first ones, which only these snapshots are read through.
+    fn rewrite(&self, old: &[Kept], needed: &[u64]) -> Result<Kept> {
+        let (from, end) = (old[0].1.from, old[old.len() - 1].0);
+        let hash_seed = self.present.context().hash_seed;
+        let metas = old.iter().rev().filter_map(|(_, interval)| interval.run);
+        let runs = metas.map(|meta| self.past.open_run(&meta, hash_seed)).collect::<Result<Vec<_>>>()?;
+        let mut writer = self.history_writer()?;
+        let mut versions = RunsUntilClosed::new(&runs, self.closing.clone());
+        keep_needed(&mut versions, needed, Newest::IfSeen, &mut writer)?;
+        let run = self.finish_history(writer, from, end)?;
+        let key_frame = old[0].1.key_frame;
+        Ok((end, Interval { from, key_frame, run, snapshots: needed.len() as u64 }))
+    }
+
+    /// Once, removes history runs that no row names: a crash left them.
+    fn remove_history_litter(&self) -> Result<()> {
+        let _merging = lock(&self.merging);
+        if !self.litter_wanted.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let intervals = self.past.intervals(&self.present.layers().base)?;
+        let named: HashSet<u64> =
+            intervals.iter().filter_map(|(_, interval)| interval.run).map(|run| run.id).collect();
+        let directory = &self.past.directory;
+        for name in list(&*self.disk, directory)? {
+            if run::file_id(&name).is_some_and(|id| !named.contains(&id)) {
+                remove(&*self.disk, &directory.join(name))?;
+            }
+        }
+        sync_dir(&*self.disk, directory)?;
+        self.litter_wanted.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Changes {
+    fn set(&mut self, (end, interval): &Kept) {
+        let key = end.to_be_bytes();
+        // The last one that was given up has the same end.
+        let replaced = self.rows.pop();
+        assert!(replaced.is_some_and(|(end, _)| end == key), "a rewritten chain keeps its end");
+        self.rows.push((key, Some(interval.encode())));
+    }
+
+    fn give_up(&mut self, intervals: &[Kept]) {
+        for (end, interval) in intervals {
+            self.rows.push((end.to_be_bytes(), None));
+            self.runs_given_up.extend(interval.run);
+        }
+    }
+}
+
+impl Updates for Changes {
+    fn peek(&mut self) -> Result<Option<&[u8]>> {
+        Ok(self.rows.get(self.next).map(|(key, _)| &key[..]))
+    }
+
+    fn value(&mut self) -> Result<Option<&[u8]>> {
+        Ok(self.rows.get(self.next).and_then(|(_, row)| row.as_deref()))
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        self.next += 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,245 @@
+//! Declared snapshots: declaring, listing, holding and deleting them.
+//!
+//! Owns: that part of [`Db`]. Promises: a deletion is durable when it returns, and all or nothing; what it frees is
+//! given back behind its back. May call: the engine.
+
+use std::sync::atomic::Ordering;
+use std::time::SystemTime;
+
+use super::Db;
+use super::engine::{Engine, lock};
+use crate::error::{Error, Result};
+use crate::history::prune::plan;
+use crate::history::retention::Retention;
+use crate::history::{SnapshotInfo, SnapshotRef};
+use crate::ids::SnapshotId;
+use crate::limits::PAGE_BYTES;
+use crate::snapshot::rows::micros;
+use crate::txn::commit::Durability;
+use crate::txn::record::{Doomed, Marks, SnapshotChange, check_name};
+use crate::txn::write_set::WriteSet;
+
+/// A policy deletes no more than this many snapshots by one commit.
+const DELETED_AT_ONCE: usize = 10_000;
+
+/// How often a policy is planned anew when somebody else deleted or held a snapshot meanwhile.
+const PLANS: usize = 10;
+
+impl Db {
+    /// Declares a snapshot of the latest commit.
+    ///
+    /// # Errors
+    /// `NameTaken`, `TooLarge`, `InvalidArgument`, `ReadOnly`, `Io`, `Poisoned`.
+    pub fn snapshot_now<'n>(&self, name: impl Into<Option<&'n str>>) -> Result<SnapshotId> {
+        self.begin()?.commit_with_snapshot(name)
+    }
+
+    /// All declared snapshots, by id.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`.
+    pub fn snapshots(&self) -> Result<Vec<SnapshotInfo>> {
+        self.engine().past.list(&self.snapshot())
+    }
+
+    /// What is known of one declared snapshot.
+    ///
+    /// # Errors
+    /// `SnapshotNotFound`, which says when and by which rule it was deleted; `Corruption` or `Io`.
+    pub fn snapshot_info(&self, snapshot: impl Into<SnapshotRef>) -> Result<SnapshotInfo> {
+        self.engine().past.find(&self.snapshot(), &snapshot.into())
+    }
+
+    /// Deletes a declared snapshot. Its name may be given again. Views of it that are open read on.
+    ///
+    /// The deletion is durable when this returns. What only this snapshot kept is given back in the background
+    /// (by this call, where there is none): whole key frames and runs at once, records among those that other
+    /// snapshots need once half of a run's snapshots are gone.
+    ///
+    /// # Errors
+    /// `SnapshotNotFound`, `SnapshotHeld`, `ReadOnly`, `Io`, `Poisoned`.
+    pub fn delete_snapshot(&self, snapshot: impl Into<SnapshotRef>) -> Result<()> {
+        self.delete_snapshots([snapshot])
+    }
+
+    /// Deletes these snapshots, all or none.
+    ///
+    /// # Errors
+    /// As [`delete_snapshot`](Db::delete_snapshot).
+    pub fn delete_snapshots<S: Into<SnapshotRef>>(
+        &self,
+        snapshots: impl IntoIterator<Item = S>,
+    ) -> Result<()> {
+        let now = self.snapshot();
+        let past = &self.engine().past;
+        let infos = snapshots.into_iter().map(|snapshot| past.find(&now, &snapshot.into()));
+        let infos = infos.collect::<Result<Vec<_>>>()?;
+        drop(now);
+        self.engine().forget(&infos, String::new())
+    }
+
+    /// Makes sure that a snapshot is not deleted before `holder` lets it go. Any number of holders may hold one
+    /// snapshot; each holds it once, however often he asks.
+    ///
+    /// # Errors
+    /// `SnapshotNotFound`; `InvalidArgument` or `TooLarge` for an empty holder or one over 255 bytes; `ReadOnly`,
+    /// `Io`, `Poisoned`.
+    pub fn hold_snapshot(&self, snapshot: impl Into<SnapshotRef>, holder: &str) -> Result<()> {
+        check_name("a holder's name", holder)?;
+        let id = self.snapshot_info(snapshot)?.id.0;
+        self.engine().change_snapshots(SnapshotChange::Hold { id, holder: holder.to_owned() })
+    }
+
+    /// Undoes [`hold_snapshot`](Db::hold_snapshot).
+    ///
+    /// # Errors
+    /// `SnapshotNotFound`; `InvalidArgument` if `holder` does not hold it; `ReadOnly`, `Io`, `Poisoned`.
+    pub fn release_snapshot(&self, snapshot: impl Into<SnapshotRef>, holder: &str) -> Result<()> {
+        let info = self.snapshot_info(snapshot)?;
+        if !info.holders.iter().any(|other| other == holder) {
+            let reason = format!("snapshot {} is not held by {holder:?}", info.id);
+            return Err(Error::InvalidArgument { reason });
+        }
+        self.engine().change_snapshots(SnapshotChange::LetGo { id: info.id.0, holder: holder.to_owned() })
+    }
+
+    /// The snapshots that [`apply_retention`](Db::apply_retention) would delete now, by id.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a policy without a rule; `Corruption` or `Io`.
+    pub fn plan_retention(&self, policy: &Retention) -> Result<Vec<SnapshotInfo>> {
+        self.engine().plan_retention(policy)
+    }
+
+    /// Deletes the snapshots that a policy does not keep; answers them, by id. A long list is deleted by several
+    /// commits.
+    ///
+    /// # Errors
+    /// As [`plan_retention`](Db::plan_retention); `ReadOnly`, `Io`, `Poisoned`.
+    pub fn apply_retention(&self, policy: &Retention) -> Result<Vec<SnapshotInfo>> {
+        self.engine().apply_retention(policy)
+    }
+
+    /// Gives back what deleted snapshots kept, and returns when that is done. The background does it as well,
+    /// soon after a deletion.
+    ///
+    /// # Errors
+    /// What stood in the way: `Corruption` or `Io`; `ReadOnly`, `Poisoned`. The present is unharmed, and the next
+    /// deletion tries again.
+    pub fn prune(&self) -> Result<()> {
+        let engine = self.engine();
+        engine.writer()?;
+        engine.guarded(Engine::prune_if_wanted)?;
+        // The background may be at it.
+        drop(lock(&engine.merging));
+        lock(&engine.prune_failure).clone().map_or(Ok(()), Err)
+    }
+}
+
+impl Engine {
+    fn plan_retention(&self, policy: &Retention) -> Result<Vec<SnapshotInfo>> {
+        policy.check()?;
+        let snapshots = self.past.list(&self.present.snapshot())?;
+        let mut doomed = policy.doomed(&snapshots, SystemTime::now());
+        if let Some(budget) = policy.byte_budget() {
+            doomed.extend(self.over_budget(&snapshots, &doomed, budget)?);
+            doomed.sort_unstable_by_key(|snapshot| snapshot.id);
+        }
+        Ok(doomed)
+    }
+
+    pub fn apply_retention(&self, policy: &Retention) -> Result<Vec<SnapshotInfo>> {
+        let mut deleted = Vec::new();
+        let mut plans = 0;
+        'plans: loop {
+            plans += 1;
+            for doomed in self.plan_retention(policy)?.chunks(DELETED_AT_ONCE) {
+                match self.forget(doomed, policy.to_string()) {
+                    Ok(()) => deleted.extend_from_slice(doomed),
+                    // Somebody was faster; of this commit's snapshots none is deleted.
+                    Err(Error::SnapshotNotFound { .. } | Error::SnapshotHeld { .. }) if plans < PLANS => {
+                        continue 'plans;
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            deleted.sort_unstable_by_key(|snapshot| snapshot.id);
+            return Ok(deleted);
+        }
+    }
+
+    fn forget(&self, infos: &[SnapshotInfo], rule: String) -> Result<()> {
+        let doomed =
+            |info: &SnapshotInfo| Doomed { id: info.id.0, seq: info.seq.0, time_micros: micros(info.time) };
+        let mut snapshots: Vec<_> = infos.iter().map(doomed).collect();
+        snapshots.sort_unstable_by_key(|doomed| doomed.id);
+        snapshots.dedup();
+        if snapshots.is_empty() {
+            return Ok(());
+        }
+        let seqs: Vec<u64> = snapshots.iter().map(|doomed| doomed.seq).collect();
+        self.change_snapshots(SnapshotChange::Delete { rule, snapshots })?;
+        self.writer()?.committer.forget_declared(&seqs);
+        self.prune_wanted.store(true, Ordering::Relaxed);
+        if self.options.background {
+            self.merge_signal.raise();
+            return Ok(());
+        }
+        // The deletion stands, whatever fails now: who writes next is told, if the database is poisoned.
+        let _ = self.guarded(Engine::prune_if_wanted);
+        Ok(())
+    }
+
+    /// Durable when it returns, and when it is visible: see `prune`.
+    fn change_snapshots(&self, change: SnapshotChange) -> Result<()> {
+        let marks = Marks { snapshot_change: Some(change), ..Marks::default() };
+        self.commit(WriteSet::default(), Vec::new(), marks, Durability::Sync)?;
+        Ok(())
+    }
+
+    /// Of the oldest snapshots so many that the past comes down to a budget of bytes, beyond those that are doomed
+    /// already.
+    fn over_budget(
+        &self,
+        snapshots: &[SnapshotInfo],
+        doomed: &[SnapshotInfo],
+        budget_bytes: u64,
+    ) -> Result<Vec<SnapshotInfo>> {
+        // Frames and rows must be of one moment.
+        let _merging = lock(&self.merging);
+        let base = self.present.layers().base.clone();
+        let used = self.store.space_stats().used_bytes;
+        let run_bytes = lock(&self.manifest).history_bytes;
+        let mut past_bytes = used.saturating_sub(self.base_bytes()) + run_bytes;
+        let is_doomed = |info: &SnapshotInfo| doomed.binary_search_by_key(&info.id, |other| other.id).is_ok();
+        let intervals = self.past.intervals(&base)?;
+        let chains = plan(&intervals, &[]);
+        let mut further = Vec::new();
+        let mut kept_generation = 0;
+        for (index, chain) in chains.iter().enumerate() {
+            if past_bytes <= budget_bytes {
+                break;
+            }
+            let (from, end) = (chain.intervals[0].1.from, chain.intervals[chain.intervals.len() - 1].0);
+            let within = |info: &&SnapshotInfo| (from..end).contains(&info.seq.0);
+            let here: Vec<_> = snapshots.iter().filter(within).collect();
+            let frame = chain.intervals[0].1.key_frame;
+            if here.iter().any(|info| !info.holders.is_empty()) {
+                kept_generation = frame.map_or(kept_generation, |frame| frame.generation);
+                continue;
+            }
+            let runs = chain.intervals.iter().filter_map(|(_, interval)| interval.run);
+            let mut freed_bytes: u64 = runs.map(|run| run.bytes).sum();
+            if let Some(frame) = &frame {
+                let next = chains.get(index + 1).and_then(|next| next.intervals[0].1.key_frame);
+                let next = next.map_or(Ok(base.clone()), |next| self.store.open_base(&next))?;
+                let pages = self.store.pages_only_in(&*self.store.open_base(frame)?, &next)?;
+                let own = pages.iter().filter(|page| page.birth > kept_generation).count();
+                freed_bytes += (own * PAGE_BYTES) as u64;
+            }
+            past_bytes = past_bytes.saturating_sub(freed_bytes);
+            further.extend(here.into_iter().filter(|info| !is_doomed(info)).cloned());
+        }
+        Ok(further)
+    }
+}

@@ -1,0 +1,119 @@
+//! What deletions make superfluous.
+//!
+//! Owns: the choice of what to remove and what to make anew. Promises: nothing goes that a living snapshot is
+//! read through; what is made anew had at least as many snapshots deleted as live, so that a deletion's cost is
+//! in proportion to what only the deleted needed. May call: nothing.
+//!
+//! A *chain* is an interval with a key frame and those behind it that lean on it. A snapshot is read through its
+//! own interval and all before it in the chain. So a chain without living snapshots goes as a whole, with its key
+//! frame; of another its end goes, behind the last interval that has a living snapshot.
+
+use super::Interval;
+
+/// What is kept of one merged interval: the row's key, and the row.
+pub(crate) type Kept = (u64, Interval);
+
+/// What a chain becomes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It stays as it is.
+    Stays,
+    /// All of it goes.
+    Goes,
+    /// Its first so many intervals stay.
+    EndsAfter(usize),
+    /// Its first so many intervals become one, with a run for just these snapshots.
+    Rewritten { intervals: usize, needed: Vec<u64> },
+}
+
+/// One chain of the intervals, and its fate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Chain<'a> {
+    pub intervals: &'a [Kept],
+    pub fate: Fate,
+}
+
+/// Decides over all intervals, oldest first, given the sequence numbers of the living snapshots, ascending.
+pub(crate) fn plan<'a>(intervals: &'a [Kept], living: &[u64]) -> Vec<Chain<'a>> {
+    let chains = intervals.chunk_by(|_, (_, next)| next.key_frame.is_none());
+    chains.map(|intervals| Chain { intervals, fate: fate(intervals, living) }).collect()
+}
+
+fn fate(chain: &[Kept], living: &[u64]) -> Fate {
+    let within = |from: u64, to: u64| {
+        &living[living.partition_point(|seq| *seq < from)..living.partition_point(|seq| *seq < to)]
+    };
+    let last = chain.iter().rposition(|(end, interval)| !within(interval.from, *end).is_empty());
+    let Some(last) = last else { return Fate::Goes };
+    let staying = &chain[..=last];
+    let made_for: u64 = staying.iter().map(|(_, interval)| interval.snapshots).sum();
+    let needed = within(staying[0].1.from, staying[last].0);
+    let has_runs = staying.iter().any(|(_, interval)| interval.run.is_some());
+    if has_runs && needed.len() as u64 * 2 <= made_for {
+        Fate::Rewritten { intervals: staying.len(), needed: needed.to_vec() }
+    } else if staying.len() < chain.len() {
+        Fate::EndsAfter(staying.len())
+    } else {
+        Fate::Stays
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::BaseRoot;
+    use crate::run::RunMeta;
+
+    fn interval(from: u64, to: u64, framed: bool, snapshots: u64) -> Kept {
+        let frame = BaseRoot { generation: from, seq: from, catalogue: None, tables: 0 };
+        let run = RunMeta { id: to, min_seq: from, max_seq: to, records: 1, bytes: 1, footer_checksum: 0 };
+        let key_frame = framed.then_some(frame);
+        (to, Interval { from, key_frame, run: Some(run), snapshots })
+    }
+
+    /// Two chains: of three intervals, and of one.
+    fn intervals() -> Vec<Kept> {
+        vec![
+            interval(0, 10, true, 4),
+            interval(10, 20, false, 4),
+            interval(20, 30, false, 4),
+            interval(30, 40, true, 2),
+        ]
+    }
+
+    fn fates(living: &[u64]) -> Vec<Fate> {
+        plan(&intervals(), living).into_iter().map(|chain| chain.fate).collect()
+    }
+
+    #[test]
+    fn where_all_live_all_stays() {
+        let living = [1, 2, 3, 4, 11, 12, 13, 14, 21, 22, 23, 24, 31, 32];
+        assert_eq!(fates(&living), [Fate::Stays, Fate::Stays]);
+    }
+
+    #[test]
+    fn a_chain_without_living_snapshots_goes() {
+        assert_eq!(fates(&[31, 32]), [Fate::Goes, Fate::Stays]);
+        assert_eq!(fates(&[]), [Fate::Goes, Fate::Goes]);
+    }
+
+    #[test]
+    fn an_interval_goes_only_if_none_behind_it_in_its_chain_is_needed() {
+        assert_eq!(fates(&[1, 2, 3, 4, 11, 31, 32]), [Fate::EndsAfter(2), Fate::Stays]);
+        assert_eq!(fates(&[11, 12, 13, 21, 22, 23, 24, 31, 32]), [Fate::Stays, Fate::Stays]);
+    }
+
+    #[test]
+    fn where_half_are_deleted_a_run_for_the_others_is_made() {
+        let rewritten = Fate::Rewritten { intervals: 3, needed: vec![2, 12, 22, 23] };
+        assert_eq!(
+            fates(&[2, 12, 22, 23, 31]),
+            [rewritten, Fate::Rewritten { intervals: 1, needed: vec![31] }]
+        );
+    }
+
+    #[test]
+    fn snapshots_outside_of_all_intervals_do_not_matter() {
+        assert_eq!(fates(&[40, 55]), [Fate::Goes, Fate::Goes]);
+    }
+}
