@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use bygone::{Error, Stats};
+use bygone::{Error, HeldSnapshot, Stats};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
@@ -70,21 +70,42 @@ pub fn stats(args: &Health, out: &mut Output) -> Result<()> {
     if out.is_json() {
         let mut object: Map<_, _> =
             figures.iter().map(|figure| (figure.name.to_owned(), Value::from(figure.value))).collect();
+        object.insert("held_snapshots".to_owned(), stats.held_snapshots.iter().map(held_json).collect());
         if let Some(failure) = stats.prune_failure {
             object.insert("prune_failure".to_owned(), Value::from(failure));
         }
         return out.json(&Value::Object(object));
     }
     let width = figures.iter().map(|figure| figure.label.len()).max().unwrap_or(0);
-    figures
-        .iter()
-        .try_for_each(|figure| out.line(format_args!("{:width$}  {:>12}", figure.label, figure.shown())))?;
+    for figure in &figures {
+        out.line(format_args!("{:width$}  {:>12}", figure.label, figure.shown()))?;
+    }
+    // Those of this process alone: there are some only where something else in it reads meanwhile.
+    for held in &stats.held_snapshots {
+        let thread = held.thread.as_deref().unwrap_or("a thread without a name");
+        out.line(format_args!(
+            "held by {thread} for {:.1} s: commit {}, keeping {}",
+            held.age.as_secs_f64(),
+            held.seq,
+            numbers::bytes(held.kept_bytes)
+        ))?;
+    }
     match &stats.prune_failure {
         Some(failure) => {
             out.line(format_args!("what deleted snapshots kept could not be given back: {failure}"))
         }
         None => Ok(()),
     }
+}
+
+fn held_json(held: &HeldSnapshot) -> Value {
+    json!({
+        "seq": u64::from(held.seq),
+        "age_seconds": held.age.as_secs_f64(),
+        "thread": held.thread,
+        "kept_bytes": held.kept_bytes,
+        "sharing": held.sharing,
+    })
 }
 
 pub fn verify(args: &Health, out: &mut Output) -> Result<()> {

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use crate::ids::SnapshotId;
+use crate::ids::{Seq, SnapshotId};
 use crate::utc::utc;
 
 /// What the engine answers.
@@ -28,6 +28,16 @@ pub enum Error {
         snapshot: String,
         /// What became of it, if there was one.
         deleted: Option<SnapshotDeletion>,
+    },
+    /// The snapshot or transaction was held for longer than `Options::max_snapshot_age`, and what it kept was
+    /// let go. Begin a new one.
+    SnapshotExpired {
+        /// The last commit that it saw.
+        seq: Seq,
+        /// How long it had been held when it was ended.
+        age: Duration,
+        /// How long it may be held.
+        limit: Duration,
     },
     /// The snapshot may not be deleted.
     SnapshotHeld {
@@ -148,6 +158,12 @@ impl fmt::Display for Error {
                     key.escape_ascii().to_string()
                 )
             }
+            Error::SnapshotExpired { seq, age, limit } => write!(
+                f,
+                "the snapshot of commit {seq} was held for {:.3} s; the limit is {:.3} s",
+                age.as_secs_f64(),
+                limit.as_secs_f64()
+            ),
             Error::SnapshotNotFound { snapshot, deleted: None } => {
                 write!(f, "no declared snapshot {snapshot}")
             }

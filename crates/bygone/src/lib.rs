@@ -60,7 +60,7 @@ pub use history::of_key::History;
 pub use history::retention::Retention;
 pub use history::{SnapshotInfo, SnapshotRef};
 pub use ids::{Seq, SnapshotId};
-pub use snapshot::{Change, Diff, Range, Snapshot, Table};
+pub use snapshot::{Change, Diff, HeldSnapshot, Range, Snapshot, Table};
 pub use txn::{Durability, Transaction, TransactionRange};
 pub use value::Value;
 

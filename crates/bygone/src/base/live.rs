@@ -33,11 +33,12 @@ impl LiveGenerations {
         self.generations.entry(generation).or_default().versions += 1;
     }
 
-    /// Only counts: whoever ends a base version is a reader, and must not pay for the lists.
-    pub fn leave(&mut self, generation: u64) {
-        if let Some(entry) = self.generations.get_mut(&generation) {
-            entry.versions -= 1;
-        }
+    /// Only counts: whoever ends a base version is a reader, and must not pay for the lists. Answers whether
+    /// that was the generation's last.
+    pub fn leave(&mut self, generation: u64) -> bool {
+        let Some(entry) = self.generations.get_mut(&generation) else { return false };
+        entry.versions -= 1;
+        entry.versions == 0
     }
 
     pub fn is_live(&self, generation: u64) -> bool {
@@ -79,6 +80,15 @@ impl LiveGenerations {
                 free.push(page.slot);
             }
         }
+    }
+
+    /// How many dead pages only this generation keeps.
+    pub fn kept_alone(&self, generation: u64) -> u64 {
+        let Some(entry) = self.generations.get(&generation) else { return 0 };
+        // Pages on lists of ended generations below move on to an older one when they are next collected.
+        let older = self.generations.range(..generation).rev().find(|(_, entry)| entry.versions > 0);
+        let older = older.map(|(older, _)| *older);
+        entry.dead.iter().filter(|page| older.is_none_or(|older| page.birth > older)).count() as u64
     }
 
     /// How many dead pages are kept for readers.
@@ -128,6 +138,29 @@ mod tests {
         let mut free = Vec::new();
         live.bury(7, vec![DeadPage { slot: 10, birth: 4 }], &mut free);
         assert_eq!(free, [10]);
+    }
+
+    #[test]
+    fn two_readers_of_one_generation_are_two() {
+        let mut live = LiveGenerations::default();
+        live.enter(4);
+        live.enter(4);
+        live.bury(7, vec![DeadPage { slot: 10, birth: 4 }], &mut Vec::new());
+        assert!(!live.leave(4));
+        assert!(freed(&mut live).is_empty(), "the other reader's page went");
+        assert!(live.leave(4));
+        assert_eq!(freed(&mut live), [10]);
+    }
+
+    #[test]
+    fn what_two_generations_see_neither_keeps_alone() {
+        let mut live = LiveGenerations::default();
+        live.enter(3);
+        live.enter(6);
+        live.bury(8, vec![DeadPage { slot: 1, birth: 2 }, DeadPage { slot: 2, birth: 5 }], &mut Vec::new());
+        assert_eq!((live.kept_alone(3), live.kept_alone(6), live.kept_alone(9)), (0, 1, 0));
+        live.leave(3);
+        assert_eq!(live.kept_alone(6), 2);
     }
 
     #[test]

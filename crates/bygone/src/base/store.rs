@@ -7,7 +7,7 @@
 //! Locks are taken in the order: publish, space, live.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::cache::{self, Cache, Frame, FrameTable, Guard, NewFrame};
@@ -36,6 +36,8 @@ pub(crate) struct PageStore {
     slots: AtomicU64,
     pub(super) space: Mutex<SpaceMap>,
     pub(super) live: Mutex<LiveGenerations>,
+    /// Whether a generation's last version ended since somebody collected what it kept.
+    ended: AtomicBool,
     pub(super) publish: Mutex<Publish>,
 }
 
@@ -123,6 +125,7 @@ impl PageStore {
             slots: AtomicU64::new(superblock.slots),
             space: Mutex::new(SpaceMap::new()),
             live: Mutex::default(),
+            ended: AtomicBool::new(false),
             publish: Mutex::new(Publish { superblock, poisoned: None, rebuilding: false }),
         }
     }
@@ -313,8 +316,20 @@ impl PageStore {
         self.space().release(slots);
     }
 
+    /// A base version ends.
+    pub(super) fn leave(&self, generation: u64) {
+        if self.live().leave(generation) {
+            // Release: pairs with `collect`, which then finds the count.
+            self.ended.store(true, Ordering::Release);
+        }
+    }
+
     /// Makes free what only ended base versions kept.
     pub(super) fn collect(&self) {
+        // Acquire: pairs with `leave`. Mostly nobody ended, and nothing is looked through.
+        if !self.ended.swap(false, Ordering::Acquire) {
+            return;
+        }
         let mut free = Vec::new();
         let mut space = self.space();
         self.live().collect(&mut free);

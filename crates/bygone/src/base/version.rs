@@ -156,6 +156,11 @@ impl BaseVersion {
         self.root
     }
 
+    /// How many pages would be free if this version ended, and no other of its generation were held.
+    pub fn pages_kept(&self) -> u64 {
+        self.store.live().kept_alone(self.root.generation)
+    }
+
     pub fn store(&self) -> &Arc<PageStore> {
         &self.store
     }
@@ -163,7 +168,7 @@ impl BaseVersion {
 
 impl Drop for BaseVersion {
     fn drop(&mut self) {
-        self.store.live().leave(self.root.generation);
+        self.store.leave(self.root.generation);
     }
 }
 

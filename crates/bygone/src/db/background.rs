@@ -1,8 +1,8 @@
 //! The threads that work behind the writers' backs.
 //!
-//! Owns: the threads `bygone-flush`, `bygone-merge`, and `bygone-standby` (the next memtable and the next log
-//! segment). Promises: an error or a panic in one of them poisons the database with its cause; nobody waits
-//! for ever. May call: the engine.
+//! Owns: the threads `bygone-flush`, `bygone-merge`, `bygone-standby` (the next memtable and the next log
+//! segment), and `bygone-watch` (who holds views for how long). Promises: an error or a panic in one of them
+//! poisons the database with its cause; nobody waits for ever. May call: the engine.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -31,12 +31,15 @@ pub(super) struct Background {
 }
 
 impl Background {
-    /// Starts the threads. Their number does not depend on anything.
+    /// Starts the threads; a database that is only read has but the one that watches.
     pub fn start(engine: &Arc<Engine>) -> Result<Background> {
         let mut background = Background { engine: engine.clone(), threads: Vec::new() };
-        background.spawn("bygone-flush", flush_loop)?;
-        background.spawn("bygone-merge", merge_loop)?;
-        background.spawn("bygone-standby", standby_loop)?;
+        if engine.writer.is_some() {
+            background.spawn("bygone-flush", flush_loop)?;
+            background.spawn("bygone-merge", merge_loop)?;
+            background.spawn("bygone-standby", standby_loop)?;
+        }
+        background.spawn("bygone-watch", watch_loop)?;
         Ok(background)
     }
 
@@ -67,6 +70,7 @@ impl Drop for Background {
         self.engine.backlog.close();
         self.engine.merge_signal.close();
         self.engine.standby_signal.close();
+        self.engine.watch_signal.close();
         for thread in self.threads.drain(..) {
             // A panic in it was caught and is the database's poison already.
             let _ = thread.join();
@@ -113,6 +117,15 @@ fn standby_loop(engine: &Engine) -> Result<()> {
             return Ok(());
         }
     }
+}
+
+/// Goes on when the database is poisoned: it can still be read.
+fn watch_loop(engine: &Engine) -> Result<()> {
+    let every = engine.options.limits.look_every(TICK);
+    while engine.watch_signal.wait(every) != Woken::Closing {
+        engine.present.look();
+    }
+    Ok(())
 }
 
 fn merge_loop(engine: &Engine) -> Result<()> {

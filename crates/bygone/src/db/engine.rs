@@ -52,6 +52,7 @@ pub(crate) struct Engine {
     /// Why the last pruning came to nothing.
     pub prune_failure: Mutex<Option<Error>>,
     pub standby_signal: Arc<Signal>,
+    pub watch_signal: Signal,
     pub counters: Counters,
     /// Whether somebody waits for the background threads to end.
     pub closing: Arc<AtomicBool>,

@@ -78,7 +78,7 @@ impl Db {
 
 impl Engine {
     fn export(&self, view: &Snapshot, info: Option<&SnapshotInfo>, path: &Path) -> Result<()> {
-        if view.layers().context.tables.database() != self.present.context().tables.database() {
+        if view.layers()?.context.tables.database() != self.present.context().tables.database() {
             let reason = "the snapshot belongs to another database".to_owned();
             return Err(Error::InvalidArgument { reason });
         }
@@ -171,7 +171,7 @@ fn declare(rebuild: &mut Rebuild, info: &SnapshotInfo, place: Place) -> Result<(
 }
 
 fn copy_table(rebuild: &mut Rebuild, view: &Snapshot, table: u32) -> Result<()> {
-    let mut cursor = view.layers().cursor_under(None, table, view.seq().0);
+    let mut cursor = view.layers()?.cursor_under(None, table, view.seq().0);
     cursor.seek(&[])?;
     cursor.skip_deleted()?;
     rebuild.apply(table, &mut Records { cursor }, usize::MAX)?;

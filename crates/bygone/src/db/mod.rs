@@ -68,9 +68,9 @@ impl Db {
     }
 
     fn open_with(disk: Arc<dyn Disk>, path: &Path, options: Options) -> Result<Db> {
-        let (writes, threads) = (!options.read_only, options.background);
+        let threads = options.background;
         let engine = Engine::open(disk, path, options)?;
-        let background = if writes && threads { Some(Background::start(&engine)?) } else { None };
+        let background = if threads { Some(Background::start(&engine)?) } else { None };
         if !threads {
             let weak = Arc::downgrade(&engine);
             engine
@@ -242,6 +242,7 @@ impl Db {
         if self.open.background.is_some() {
             return engine.backlog.wait_until_flushed(last_seq);
         }
+        engine.present.look();
         engine.guarded(|engine| {
             while engine.flush_one()? {}
             Ok(())

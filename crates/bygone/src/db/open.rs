@@ -233,7 +233,7 @@ fn recover(
         base,
         exact_from: manifest.flushed_seq,
     };
-    let present = Arc::new(Present::new(layers, replay.last_seq));
+    let present = Arc::new(Present::new(layers, replay.last_seq, options.limits.clone()));
     let next_table_id = load_tables(&present)?.max(replay.next_table_id);
 
     let health = Arc::new(Health::default());
@@ -288,6 +288,7 @@ fn recover(
         litter_wanted: true.into(),
         prune_failure: Mutex::default(),
         standby_signal,
+        watch_signal: Signal::default(),
         counters: Counters::default(),
         closing: Arc::default(),
         recovered_commits,
@@ -394,7 +395,7 @@ fn load_tables(present: &Present) -> Result<u32> {
 /// the log and the runs hold, not as many as were ever declared.
 fn unmerged_snapshots(present: &Present) -> Result<Vec<u64>> {
     let now = present.snapshot();
-    let layers = now.layers();
+    let layers = now.layers()?;
     let mut cursor = layers.cursor_under(None, rows::SNAPSHOTS, now.seq().0);
     cursor.seek_before(None)?;
     let mut seqs = Vec::new();

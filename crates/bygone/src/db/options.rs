@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Db;
 use crate::error::{Error, Result};
 use crate::history::retention::Retention;
 use crate::io::{Disk, RealDisk};
+use crate::snapshot::{HeldSnapshot, Limits};
 use crate::txn::Durability;
 use crate::wal::SEGMENT_BYTES;
 
@@ -21,6 +23,7 @@ pub struct Options {
     pub(super) log_segment_bytes: u64,
     pub(super) history_dir: Option<PathBuf>,
     pub(super) background: bool,
+    pub(super) limits: Limits,
     pub(super) retention: Option<Retention>,
 }
 
@@ -35,6 +38,7 @@ impl Default for Options {
             log_segment_bytes: SEGMENT_BYTES,
             history_dir: None,
             background: true,
+            limits: Limits::default(),
             retention: None,
         }
     }
@@ -106,6 +110,31 @@ impl Options {
     /// are none; needs [`background`](Options::background). Default: every snapshot is kept.
     pub fn retention(mut self, policy: Retention) -> Self {
         self.retention = Some(policy);
+        self
+    }
+
+    /// What to call, once each, with snapshots and transactions that have been held for so long: they keep
+    /// memory and room on the disk. It is called on a thread of the database's own, which must not wait for
+    /// it for long.
+    pub fn on_long_snapshot(
+        mut self,
+        age: Duration,
+        callback: impl Fn(&HeldSnapshot) + Send + Sync + 'static,
+    ) -> Self {
+        self.limits.long = Some((age, Arc::new(callback)));
+        self
+    }
+
+    /// How long a snapshot, a transaction or a range may be held. Soon after (a quarter of this, at most one
+    /// second) reads through it give `Error::SnapshotExpired`, and what only it kept is let go although its
+    /// handle is still there; a range, when it is next asked. A read under way ends with what it has begun to
+    /// read. Views of declared snapshots count like others. With a limit each read takes some ten
+    /// nanoseconds more. Default: none.
+    ///
+    /// Without [`background`](Options::background) threads this is looked after by [`Db::stats`],
+    /// [`Db::flush`] and [`Db::merge`] alone.
+    pub fn max_snapshot_age(mut self, age: Duration) -> Self {
+        self.limits.max_age = Some(age);
         self
     }
 

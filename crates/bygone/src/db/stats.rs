@@ -10,6 +10,7 @@ use super::engine::lock;
 use crate::error::{Error, Result};
 use crate::ids::Seq;
 use crate::memtable::MemtableBytes;
+use crate::snapshot::HeldSnapshot;
 
 /// Figures about an open database. Sizes are in bytes; counts of written bytes begin when the database is
 /// opened.
@@ -61,6 +62,9 @@ pub struct Stats {
     pub cache_budget_bytes: u64,
     /// Places where threads note their views, busy or idle.
     pub reader_slots: u64,
+    /// The views that are being held, the longest first; one that is just being read through may be among
+    /// them.
+    pub held_snapshots: Vec<HeldSnapshot>,
     /// Keys and values that were committed.
     pub application_bytes: u64,
     /// Bytes written to files: log, runs, base and history together.
@@ -100,8 +104,10 @@ impl Db {
         // Relaxed: figures for people.
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let engine = self.engine();
+        // First, so that the view which is taken here is not among them.
+        let held_snapshots = engine.present.look();
         let now = self.snapshot();
-        let layers = now.layers();
+        let layers = now.layers()?;
         let manifest = lock(&engine.manifest).clone();
         let space = engine.store.space_stats();
         let counters = &engine.counters;
@@ -136,6 +142,7 @@ impl Db {
             cache_bytes: engine.cache.used_bytes() as u64,
             cache_budget_bytes: engine.cache.budget_bytes() as u64,
             reader_slots: engine.present.reader_slots() as u64,
+            held_snapshots,
             application_bytes: engine
                 .writer
                 .as_ref()
@@ -160,18 +167,24 @@ impl Db {
     pub fn verify(&self) -> Result<VerifyReport> {
         let engine = self.engine();
         let mut report = VerifyReport::default();
-        let now = self.snapshot();
-        let layers = now.layers();
-        let mut roots = vec![layers.base.root()];
-        let mut runs = layers.runs.clone();
-        for (_, interval) in engine.past.intervals(&layers.base)? {
-            roots.extend(interval.key_frame);
-            if let Some(meta) = &interval.run {
-                runs.push(engine.past.open_run(meta, layers.context.hash_seed)?);
+        let (bases, runs) = {
+            // Opened before a merge or a pruning can change what is kept; from then on it stays readable.
+            let _merging = lock(&engine.merging);
+            let layers = engine.present.layers();
+            let mut bases = vec![layers.base.clone()];
+            let mut runs = layers.runs.clone();
+            for (_, interval) in engine.past.intervals(&layers.base)? {
+                if let Some(root) = &interval.key_frame {
+                    bases.push(engine.store.open_base(root)?);
+                }
+                if let Some(meta) = &interval.run {
+                    runs.push(engine.past.open_run(meta, layers.context.hash_seed)?);
+                }
             }
-        }
-        for root in &roots {
-            let verified = engine.store.verify(root)?;
+            (bases, runs)
+        };
+        for base in &bases {
+            let verified = engine.store.verify(&base.root())?;
             report.pages += verified.pages;
             report.records += verified.records;
             report.bases += 1;

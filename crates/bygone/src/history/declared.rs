@@ -21,9 +21,9 @@ pub(super) struct Declared {
 }
 
 impl Declared {
-    pub fn new(now: Snapshot) -> Declared {
-        let cursor = now.layers().cursor_under(None, rows::SNAPSHOTS, now.seq().0);
-        Declared { now, cursor }
+    pub fn new(now: Snapshot) -> Result<Declared> {
+        let cursor = now.layers()?.cursor_under(None, rows::SNAPSHOTS, now.seq().0);
+        Ok(Declared { now, cursor })
     }
 
     pub fn now(&self) -> &Snapshot {
@@ -46,6 +46,7 @@ impl Declared {
     }
 
     fn place(&mut self) -> Result<Option<Place>> {
+        self.now.check_alive()?;
         self.cursor.skip_deleted()?;
         let Some((key, row)) = self.cursor.record()? else { return Ok(None) };
         match rows::decode_id(key).zip(SnapshotRow::decode(row)) {

@@ -42,8 +42,8 @@ pub struct History {
 
 impl History {
     pub(crate) fn new(past: Arc<Past>, present: Arc<Present>, table: &Table, key: &[u8]) -> Result<History> {
-        let mut list = Declared::new(present.snapshot());
-        let database = list.now().layers().context.tables.database();
+        let mut list = Declared::new(present.snapshot())?;
+        let database = present.context().tables.database();
         match table.exists_at(database, list.now().seq().0) {
             // The past may have it.
             Ok(_) | Err(Error::TableNotFound { .. }) => {}
@@ -120,13 +120,20 @@ impl Source {
     fn stretch(&mut self, place: Place) -> Result<Option<Stretch>> {
         // The other end may have taken a newer list, which no longer has what this end goes on to.
         while self.list.at_or_before(place.id)? == Some(place) {
-            let opened = self.past.stretch(self.list.now().layers(), place.seq);
+            let newest = self.list.now().layers()?.clone();
+            let opened = self.past.stretch(&self.present, &newest, place.seq);
             let now = self.present.snapshot();
-            let changed = now.layers().base.generation() != self.list.now().layers().base.generation();
+            let changed = now.layers()?.base.generation() != newest.base.generation();
             if changed {
                 // What was opened may be younger than the list, and what could not be opened may be gone for a
                 // good reason.
-                self.list = Declared::new(now);
+                self.list = Declared::new(now)?;
+            }
+            let is_merged = place.seq < self.list.now().layers()?.base.seq();
+            if !changed && is_merged && self.past.is_ahead_of(self.list.now()) {
+                // Another base is on its way to being the present's, and what was opened may go with the old one.
+                std::thread::sleep(RETRY_AFTER);
+                continue;
             }
             match opened {
                 Ok((layers, seqs)) if !changed => return Ok(Some(Stretch { layers, seqs })),
@@ -135,8 +142,6 @@ impl Source {
                     return Ok(lives.then_some(Stretch { layers, seqs }));
                 }
                 Err(_) if changed => {}
-                // Another base is on its way to being the present's.
-                Err(_) if self.past.is_ahead_of(self.list.now()) => std::thread::sleep(RETRY_AFTER),
                 Err(error) => return Err(error),
             }
         }

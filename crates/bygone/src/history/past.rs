@@ -35,8 +35,16 @@ pub(crate) struct Past {
     pub directory: PathBuf,
     pub store: Arc<PageStore>,
     pub cache: Arc<Cache>,
-    /// Most recently used last, by the interval's end.
-    open: Mutex<Vec<(u64, Arc<Layers>)>>,
+    /// Most recently used last.
+    open: Mutex<Vec<Opened>>,
+}
+
+/// Layers with their version, by their interval's end.
+#[derive(Clone)]
+struct Opened {
+    end: u64,
+    version: u64,
+    layers: Arc<Layers>,
 }
 
 impl Past {
@@ -51,36 +59,36 @@ impl Past {
 
     /// A view as of a declared snapshot.
     pub fn view(&self, present: &Present, wanted: &SnapshotRef) -> Result<Snapshot> {
-        for _ in 0..RETRIES {
+        let mut retries = RETRIES;
+        loop {
             let now = present.snapshot();
             let info = self.find(&now, wanted)?;
-            match self.view_at(present, &now, info.seq.0) {
-                // While this thread looked, what is kept may have been put together anew, or the snapshot
-                // deleted: then files that the view of now names are gone.
-                Err(_) if self.is_ahead_of(&now) => {
-                    std::thread::sleep(RETRY_AFTER);
-                }
-                other => return other,
+            let view = self.view_at(present, &now, info.seq.0);
+            let is_merged = info.seq.0 < now.layers()?.base.seq();
+            if !is_merged || !self.is_ahead_of(&now) || retries == 0 {
+                return view;
             }
+            // While this thread looked, what is kept was put together anew. The snapshot may be deleted, and its
+            // pages and files be gone, before or after they were opened: it has to be looked for again.
+            retries -= 1;
+            std::thread::sleep(RETRY_AFTER);
         }
-        let now = present.snapshot();
-        let info = self.find(&now, wanted)?;
-        self.view_at(present, &now, info.seq.0)
     }
 
     /// Whether another base than that of a view of now is published.
     pub(super) fn is_ahead_of(&self, now: &Snapshot) -> bool {
-        self.store.generation() != now.layers().base.generation()
+        now.layers().is_ok_and(|now| self.store.generation() != now.base.generation())
     }
 
     fn view_at(&self, present: &Present, now: &Snapshot, seq: u64) -> Result<Snapshot> {
-        let layers = if seq >= now.layers().base.seq() {
+        let newest = now.layers()?;
+        let (version, layers) = if seq >= newest.base.seq() {
             // Not merged yet: flushes keep what declared snapshots see, so the present's own layers answer.
-            now.layers().clone()
+            (now.version(), newest.clone())
         } else {
-            self.layers(now.layers(), seq)?
+            self.layers(present, &newest, seq)?
         };
-        Ok(present.snapshot_of(seq, layers))
+        Ok(present.snapshot_of(seq, version, layers))
     }
 
     /// What is known of a declared snapshot, as of a view of the present.
@@ -130,7 +138,7 @@ impl Past {
     /// published.
     pub fn forget_opened(&self, ends: &[u64]) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.retain(|(end, _)| !ends.contains(end));
+        open.retain(|opened| !ends.contains(&opened.end));
     }
 
     /// The rows of the history table of a base, oldest first, with the intervals' ends.
@@ -150,8 +158,8 @@ impl Past {
         Run::open(&*self.disk, &self.directory.join(file_name(meta.id)), meta, hash_seed, &self.cache)
     }
 
-    /// The layers through which a merged sequence number is read.
-    fn layers(&self, now: &Layers, seq: u64) -> Result<Arc<Layers>> {
+    /// The layers through which a merged sequence number is read, with their version.
+    fn layers(&self, present: &Present, now: &Layers, seq: u64) -> Result<(u64, Arc<Layers>)> {
         let lost = || {
             let reason = format!("nothing is kept for the snapshot of commit {seq}");
             Error::corruption(self.store.path(), 0, reason)
@@ -165,8 +173,8 @@ impl Past {
         if interval.from > seq {
             return Err(lost());
         }
-        if let Some(layers) = self.opened(end) {
-            return Ok(layers);
+        if let Some(opened) = self.opened(end) {
+            return Ok((opened.version, opened.layers));
         }
         let mut runs = Vec::new();
         let base = loop {
@@ -189,6 +197,7 @@ impl Past {
         };
         let context = now.context.clone();
         let layers = Arc::new(Layers { context, memtables: Vec::new(), runs, base, exact_from: 0 });
+        let version = present.version_of_past(&layers);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         // Under the lock: once another base is published, what this one says may be out of date, and nobody
         // would call for it to be forgotten again.
@@ -196,18 +205,23 @@ impl Past {
             if open.len() == OPEN_MAX {
                 open.remove(0);
             }
-            open.push((end, layers.clone()));
+            open.push(Opened { end, version, layers: layers.clone() });
         }
-        Ok(layers)
+        Ok((version, layers))
     }
 
     /// The layers through which the declared snapshot of commit `seq` is read, and the numbers of the commits whose
     /// declared snapshots can be read through the same.
-    pub(super) fn stretch(&self, now: &Arc<Layers>, seq: u64) -> Result<(Arc<Layers>, Range<u64>)> {
+    pub(super) fn stretch(
+        &self,
+        present: &Present,
+        now: &Arc<Layers>,
+        seq: u64,
+    ) -> Result<(Arc<Layers>, Range<u64>)> {
         if seq >= now.base.seq() {
             return Ok((now.clone(), now.base.seq()..u64::MAX));
         }
-        let layers = self.layers(now, seq)?;
+        let (_, layers) = self.layers(present, now, seq)?;
         let mut cursor = now.base.cursor(rows::HISTORY);
         cursor.seek(&(seq + 1).to_be_bytes())?;
         let end = cursor.key().and_then(rows::decode_id).unwrap_or(seq + 1);
@@ -216,13 +230,12 @@ impl Past {
         Ok((layers, start..end))
     }
 
-    fn opened(&self, end: u64) -> Option<Arc<Layers>> {
+    fn opened(&self, end: u64) -> Option<Opened> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let index = open.iter().position(|(other, _)| *other == end)?;
-        let entry = open.remove(index);
-        let layers = entry.1.clone();
-        open.push(entry);
-        Some(layers)
+        let index = open.iter().position(|opened| opened.end == end)?;
+        let opened = open.remove(index);
+        open.push(opened.clone());
+        Some(opened)
     }
 
     fn interval(&self, cursor: &mut impl LayerCursor) -> Result<(u64, Interval)> {
@@ -238,7 +251,7 @@ impl Past {
 
 /// The id of the last snapshot that was declared at or before a time.
 fn latest_before(now: &Snapshot, time_micros: u64) -> Result<Option<u64>> {
-    let mut cursor = now.layers().cursor_under(None, rows::SNAPSHOT_TIMES, now.seq().0);
+    let mut cursor = now.layers()?.cursor_under(None, rows::SNAPSHOT_TIMES, now.seq().0);
     match time_micros.checked_add(1) {
         Some(end) => cursor.seek_before(Some(&rows::time_key(end, 0)))?,
         None => cursor.seek_before(None)?,
@@ -262,7 +275,7 @@ fn info(id: u64, row: SnapshotRow, holders: Vec<String>) -> SnapshotInfo {
 
 /// What became of a snapshot that is not there.
 pub(crate) fn deletion(now: &Snapshot, id: u64) -> Result<Option<SnapshotDeletion>> {
-    let mut cursor = now.layers().cursor_under(None, rows::DELETED, now.seq().0);
+    let mut cursor = now.layers()?.cursor_under(None, rows::DELETED, now.seq().0);
     cursor.seek(&id.to_be_bytes())?;
     cursor.skip_deleted()?;
     let Some((key, row)) = cursor.record()? else { return Ok(None) };
@@ -274,7 +287,7 @@ pub(crate) fn deletion(now: &Snapshot, id: u64) -> Result<Option<SnapshotDeletio
 fn each_snapshot(now: &Snapshot, f: &mut dyn FnMut(u64, SnapshotRow)) -> Result<()> {
     let mut damaged = None;
     let everything = (Bound::Unbounded, Bound::Unbounded);
-    now.layers().for_each(rows::SNAPSHOTS, now.seq().0, everything, &mut |key, row| match (
+    now.layers()?.for_each(rows::SNAPSHOTS, now.seq().0, everything, &mut |key, row| match (
         rows::decode_id(key),
         SnapshotRow::decode(row),
     ) {
@@ -313,7 +326,7 @@ fn each_hold(
     f: &mut dyn FnMut(u64, String),
 ) -> Result<()> {
     let mut damaged = None;
-    now.layers().for_each(rows::HOLDS, now.seq().0, bounds, &mut |key, _| {
+    now.layers()?.for_each(rows::HOLDS, now.seq().0, bounds, &mut |key, _| {
         let parts = key.split_first_chunk::<8>();
         match parts.and_then(|(id, holder)| Some((id, std::str::from_utf8(holder).ok()?))) {
             Some((id, holder)) => {

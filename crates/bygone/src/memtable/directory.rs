@@ -13,7 +13,7 @@ use std::ops::Deref;
 use std::ptr::{self, NonNull};
 
 use super::arena::Claim;
-use super::entry::{FIRST_TAG_BIT, Node, NodeRef, TAG_BITS};
+use super::entry::{FIRST_TAG_BIT, Node, NodeRef, TAG_BITS, prefetch};
 use super::pages::Pages;
 use crate::layer::HashedKey;
 use crate::sync::atomic::{AtomicPtr, Ordering};
@@ -37,6 +37,12 @@ impl Directory {
 
     pub fn bytes(&self) -> usize {
         size_of_val::<[_]>(&self.buckets)
+    }
+
+    /// Asks the processor to fetch the key's bucket.
+    #[inline]
+    pub fn prefetch(&self, key: &HashedKey<'_>) {
+        prefetch(self.bucket(key.hash));
     }
 
     #[inline]
@@ -72,6 +78,28 @@ impl Directory {
                 return winner.add_version(claim, seq, value);
             }
         }
+    }
+
+    /// How many nodes the longest chain has.
+    #[cfg(all(test, not(loom)))]
+    pub fn longest_chain(&self) -> usize {
+        let length = |bucket: &AtomicPtr<Node>| {
+            let mut word = bucket.load(Ordering::Acquire);
+            let mut length = 0;
+            while let Some(node) = NonNull::new(word.map_addr(|address| address & !TAG_MASK)) {
+                // SAFETY: as in `find_in_chain`.
+                word = unsafe { NodeRef::from_raw(node) }.node().next.load(Ordering::Relaxed);
+                length += 1;
+            }
+            length
+        };
+        self.buckets.iter().map(length).max().unwrap_or(0)
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub fn bucket_index(&self, hash: u64) -> usize {
+        let bucket = std::ptr::from_ref(self.bucket(hash));
+        self.buckets.iter().position(|other| std::ptr::eq(other, bucket)).unwrap()
     }
 
     #[inline]

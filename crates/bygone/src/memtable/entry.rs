@@ -236,18 +236,25 @@ impl<'m> NodeRef<'m> {
         self.node().newest.store(ptr::null_mut(), Ordering::Relaxed);
     }
 
-    /// Asks the processor to fetch the node; several can be on their way at once.
+    /// Asks the processor to fetch the node.
     #[inline]
     pub fn prefetch(self) {
-        #[cfg(all(target_arch = "x86_64", not(loom)))]
-        // SAFETY: a hint; it never faults.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let at = self.node.as_ptr().cast::<i8>();
-            _mm_prefetch::<_MM_HINT_T0>(at);
-            _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(64));
-        }
+        let at = self.node.as_ptr().cast_const();
+        prefetch(at);
+        prefetch(at.wrapping_byte_add(64));
     }
+}
+
+/// Asks the processor to fetch a cache line; several can be on their way at once.
+#[inline]
+pub(super) fn prefetch<T>(at: *const T) {
+    #[cfg(all(target_arch = "x86_64", not(loom)))]
+    // SAFETY: a hint; it never faults.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(loom))))]
+    let _ = at;
 }
 
 impl Version {

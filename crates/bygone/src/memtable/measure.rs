@@ -185,3 +185,21 @@ fn order(memtable: &Memtable, records: u64, seq: u64) {
     assert_eq!(count, memtable.records());
     println!("versions: {:.1} M/s", count as f64 / start.elapsed().as_secs_f64() / 1e6);
 }
+
+#[test]
+#[ignore = "a measurement"]
+fn measure_memtable_sorting() {
+    let value = [7; 100];
+    for _ in 0..10 {
+        let mut memtable = Memtable::new(64 << 20);
+        memtable.touch();
+        let mut seq = 0;
+        while !memtable.is_full() {
+            seq += 1;
+            memtable.insert_batch(seq, [(hashed(1, &key(seq)), Some(&value[..]))]);
+        }
+        let start = Instant::now();
+        drop(memtable.cursor(1, seq));
+        println!("{seq} nodes sorted in {:?}", start.elapsed());
+    }
+}

@@ -25,6 +25,8 @@ mod reserve;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod vectors;
+#[cfg(all(test, not(loom)))]
+mod work_tests;
 
 use std::sync::PoisonError;
 
@@ -48,6 +50,9 @@ pub(crate) struct Memtable {
     /// the order that he needs does not come here, nor do writers.
     sorting: Mutex<Work>,
 }
+
+/// How many buckets are asked for at once: memory answers many requests at a time.
+const PREFETCH_RECORDS: usize = 8;
 
 /// Bytes in use, by what they are for.
 #[derive(Clone, Copy, Debug, Default)]
@@ -114,9 +119,28 @@ impl Memtable {
         records: impl IntoIterator<Item = (HashedKey<'a>, Option<&'a [u8]>)>,
     ) {
         let mut claim = self.arena.claim();
-        for (key, value) in records {
-            self.directory.insert(&mut claim, seq, &key, value);
-            claim.count_record();
+        let records = records.into_iter();
+        if records.size_hint().1 == Some(1) {
+            for (key, value) in records {
+                self.directory.insert(&mut claim, seq, &key, value);
+                claim.count_record();
+            }
+            return;
+        }
+        let mut records = records.fuse();
+        loop {
+            let window: [_; PREFETCH_RECORDS] = std::array::from_fn(|_| {
+                let record = records.next()?;
+                self.directory.prefetch(&record.0);
+                Some(record)
+            });
+            for (key, value) in window.iter().flatten() {
+                self.directory.insert(&mut claim, seq, key, *value);
+                claim.count_record();
+            }
+            if window[PREFETCH_RECORDS - 1].is_none() {
+                return;
+            }
         }
     }
 

@@ -158,3 +158,59 @@ fn loom_two_seekers_at_once_lose_nothing() {
         assert_eq!(scan(&memtable, 2), [b"a", b"b"]);
     });
 }
+
+/// One sorts, others wait for it: each gets the order that it needs, whoever is first, and nobody waits for
+/// ever (which `loom` would report).
+#[test]
+fn loom_seekers_that_wait_for_one_sorter_get_what_they_need() {
+    model(|| {
+        let memtable = memtable();
+        let published = Arc::new(AtomicU64::new(0));
+        let seekers = [(); 2].map(|()| {
+            let (memtable, published) = (memtable.clone(), published.clone());
+            thread::spawn(move || {
+                let seq = published.load(Ordering::Acquire);
+                assert_eq!(scan(&memtable, seq).len() as u64, seq);
+            })
+        });
+        for (seq, bytes) in [(1, b"a"), (2, b"b")] {
+            put(&memtable, seq, bytes);
+            published.store(seq, Ordering::Release);
+        }
+        for seeker in seekers {
+            seeker.join().unwrap();
+        }
+        assert_eq!(scan(&memtable, 2), [b"a", b"b"]);
+    });
+}
+
+/// What a view covers by its number, it holds: also when the number is another seeker's, and a third commit
+/// is under way.
+#[test]
+fn loom_a_view_holds_what_it_covers() {
+    model(|| {
+        let memtable = memtable();
+        put(&memtable, 1, b"a");
+        let seeker = {
+            let memtable = memtable.clone();
+            thread::spawn(move || drop(memtable.cursor(1, 1)))
+        };
+        let inserter = {
+            let memtable = memtable.clone();
+            thread::spawn(move || put(&memtable, 3, b"c"))
+        };
+        put(&memtable, 2, b"b");
+        drop(memtable.cursor(1, 2));
+        let (view, covered_seq) = {
+            let order = memtable.lock_order();
+            (order.view.clone(), order.covered_seq)
+        };
+        assert_eq!(covered_seq, Some(2), "3 was never published");
+        let nodes: usize = view.vectors().iter().map(|vector| vector.len()).sum();
+        assert!((2..=3).contains(&nodes));
+        assert_eq!(scan(&memtable, 2), [b"a", b"b"]);
+        seeker.join().unwrap();
+        inserter.join().unwrap();
+        assert_eq!(scan(&memtable, 3), [b"a", b"b", b"c"]);
+    });
+}

@@ -55,7 +55,7 @@ impl Reserve {
         }
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub fn given_bytes(&self) -> usize {
         self.given_bytes.load(Ordering::Relaxed)
     }

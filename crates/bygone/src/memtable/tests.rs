@@ -328,13 +328,30 @@ fn the_budget_counts_what_is_there() {
 #[test]
 fn a_batch_that_panics_leaves_the_memtable_usable() {
     let memtable = Memtable::new(1 << 20);
+    let keys: Vec<_> = (b'A'..=b'Z').map(|letter| vec![letter]).collect();
     let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let records = [b"a", b"b"].map(|key| (hashed(1, key), Some(&b"1"[..])));
-        memtable.insert_batch(1, records.into_iter().inspect(|(key, _)| assert_ne!(key.key.bytes, b"b")));
+        let records = keys.iter().map(|key| (hashed(1, key), Some(&b"1"[..])));
+        memtable.insert_batch(1, records.inspect(|(key, _)| assert_ne!(key.key.bytes, b"Z")));
     }));
     assert!(failed.is_err());
-    put(&memtable, 2, 1, b"c", b"2");
-    assert_sorted_keys(&memtable, 1, 2, vec![b"a".to_vec(), b"c".to_vec()]);
+    put(&memtable, 2, 1, b"z", b"2");
+    let inserted = memtable.records() - 1;
+    assert!((1..keys.len()).contains(&inserted), "{inserted} of the batch");
+    let expected = keys[..inserted].iter().cloned().chain([b"z".to_vec()]).collect();
+    assert_sorted_keys(&memtable, 1, 2, expected);
+}
+
+#[test]
+fn batches_of_all_lengths_are_inserted_whole() {
+    let memtable = Memtable::new(1 << 20);
+    let mut expected = Vec::new();
+    for length in 0..=40u8 {
+        let keys: Vec<_> = (0..length).map(|n| [length, n]).collect();
+        memtable.insert_batch(1, keys.iter().map(|key| (hashed(1, key), Some(&key[..]))));
+        expected.extend(keys.iter().map(|key| key.to_vec()));
+    }
+    assert_eq!(memtable.records(), expected.len());
+    assert_sorted_keys(&memtable, 1, 1, expected);
 }
 
 #[test]

@@ -73,7 +73,13 @@ impl<F: Fences> World<F> {
 
     fn unpin(&self, thread: usize) {
         // SAFETY: each model gives back the pins it took, on the thread it says.
-        unsafe { self.slot.unpin(thread) };
+        unsafe {
+            if self.slot.owner.thread.load(Ordering::Relaxed) == thread {
+                self.slot.unpin_owned(thread);
+            } else {
+                self.slot.unpin_elsewhere();
+            }
+        }
     }
 
     fn pin_again(&self, thread: usize) {

@@ -201,8 +201,8 @@ impl<L, F: Fences> Slot<L, F> {
     /// Whether the slot is idle and has no marks, as its owner sees it.
     #[inline]
     fn is_free(&self, taken: u64) -> bool {
-        // Acquire: pairs with `unpin` and `clear`, so that all uses of the contents by others are over. Before
-        // the counts of what was taken: see the module's comment.
+        // Acquire: pairs with `unpin_elsewhere` and `clear`, so that all uses of the contents by others are
+        // over. Before the counts of what was taken: see the module's comment.
         let given_elsewhere = self.given_elsewhere.load(Ordering::Acquire);
         // Relaxed: the owner's own word, and one that is ordered by the load above.
         let given = self.given.load(Ordering::Relaxed).wrapping_add(given_elsewhere);
@@ -238,7 +238,7 @@ impl<L, F: Fences> Slot<L, F> {
     /// brings the contents up to date, so there is nothing left to forget.
     #[cold]
     fn try_pin_marked(&self, taken: u64, fill: impl FnOnce(Held<'_, L>)) -> bool {
-        // Release: as in `unpin`.
+        // Release: as in `unpin_owned`.
         self.taken.store(taken, Ordering::Release);
         F::light();
         loop {
@@ -313,6 +313,13 @@ impl<L, F: Fences> Slot<L, F> {
         self.place.version.load(Ordering::Relaxed)
     }
 
+    /// Whether the view that the caller has a pin on has expired.
+    #[inline]
+    pub fn has_expired(&self) -> bool {
+        // Relaxed: only expiring a view takes the number away while there are pins.
+        self.expires() && self.place.version.load(Ordering::Relaxed) == 0
+    }
+
     #[inline]
     pub fn expires(&self) -> bool {
         // Relaxed: set before the slot was ever pinned for this registry.
@@ -342,24 +349,10 @@ impl<L, F: Fences> Slot<L, F> {
         }
     }
 
-    /// Gives a pin back.
-    ///
-    /// # Safety
-    /// The caller has a pin, does not use the contents any more, and is the thread of that mark.
-    #[inline]
-    pub unsafe fn unpin(&self, thread: ThreadMark) {
-        if self.is_of(thread) {
-            // SAFETY: as the caller promises.
-            unsafe { self.unpin_owned(thread) };
-        } else {
-            self.unpin_elsewhere();
-        }
-    }
-
     /// Gives a pin back on the owner's thread.
     ///
     /// # Safety
-    /// As [`unpin`](Slot::unpin); the thread owns the slot.
+    /// The caller has a pin, and does not use the contents any more; its thread, of this mark, owns the slot.
     #[inline]
     pub unsafe fn unpin_owned(&self, thread: ThreadMark) {
         let given = self.given.load(Ordering::Relaxed);
@@ -373,7 +366,11 @@ impl<L, F: Fences> Slot<L, F> {
         }
     }
 
-    pub fn unpin_elsewhere(&self) {
+    /// Gives a pin back on another thread than the owner's.
+    ///
+    /// # Safety
+    /// The caller has a pin, and does not use the contents any more.
+    pub unsafe fn unpin_elsewhere(&self) {
         // Release: as above.
         if self.given_elsewhere.fetch_add(ONE, Ordering::Release) & FORGET != 0 {
             self.clear_if_idle(Side::Stranger);

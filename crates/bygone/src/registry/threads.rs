@@ -55,7 +55,7 @@ impl<L: Contents> Stack<L> {
     /// Gives a pin back.
     ///
     /// # Safety
-    /// As [`Slot::unpin`].
+    /// The caller has a pin, and does not use the contents any more.
     #[inline]
     unsafe fn unpin(&self, slot: &'static Slot<L>) {
         // Relaxed, here and below: a slot's owner is asked for by its thread alone, as are its place and
@@ -68,7 +68,8 @@ impl<L: Contents> Stack<L> {
             // SAFETY: as the caller promises.
             unsafe { slot.unpin_owned(self.mark()) };
         } else {
-            slot.unpin_elsewhere();
+            // SAFETY: as the caller promises.
+            unsafe { slot.unpin_elsewhere() };
         }
     }
 

@@ -50,7 +50,14 @@ impl<L> Current<L> {
     }
 
     pub fn layers(&self) -> Arc<L> {
-        self.layers.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.versioned().1
+    }
+
+    /// The newest layers, with their version.
+    pub fn versioned(&self) -> (u64, Arc<L>) {
+        let layers = self.layers.lock().unwrap_or_else(PoisonError::into_inner);
+        // Relaxed: under the lock, layers and version belong together.
+        (self.version.load(Ordering::Relaxed), layers.clone())
     }
 
     /// Replaces the layers by what `change` makes of them; answers the old ones.

@@ -44,6 +44,8 @@ pub struct Diff {
 
 /// A table as of a number.
 struct View {
+    /// A pin of its own, so that the comparison counts among those who read.
+    snapshot: Snapshot,
     layers: Arc<Layers>,
     seq: u64,
     /// `None`: it has no such table.
@@ -101,12 +103,11 @@ impl Snapshot {
             (Err(Error::TableNotFound { .. }), Err(error)) => return Err(error),
             (before, after) => (unless_dropped(before)?, unless_dropped(after)?),
         };
-        let view = |snapshot: &Snapshot, table| View {
-            layers: snapshot.layers().clone(),
-            seq: snapshot.seq().0,
-            table,
+        let view = |snapshot: &Snapshot, table| -> Result<View> {
+            let layers = snapshot.layers()?.clone();
+            Ok(View { snapshot: snapshot.clone(), layers, seq: snapshot.seq().0, table })
         };
-        let views = Views { before: view(self, before), after: view(other, after) };
+        let views = Views { before: view(self, before)?, after: view(other, after)? };
         Ok(Diff::new(views, owned_bounds(&range)))
     }
 }
@@ -174,6 +175,8 @@ impl Diff {
 
     fn next_change(&mut self, direction: Direction) -> Result<Option<Change>> {
         let Some(views) = &self.views else { return Ok(None) };
+        views.before.snapshot.check_alive()?;
+        views.after.snapshot.check_alive()?;
         let (walk, start, end) = match direction {
             Direction::Forward => (&mut self.front, &mut self.lower, &self.upper),
             Direction::Backward => (&mut self.back, &mut self.upper, &self.lower),

@@ -10,7 +10,7 @@ use super::cursor::MergeCursor;
 use super::since::Since;
 use super::table::TableDirectory;
 use crate::base::BaseVersion;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::layer::{HashedKey, LayerCursor, Lookup};
 use crate::memtable::Memtable;
 use crate::run::Run;
@@ -72,6 +72,11 @@ impl Layers {
         let exact_from = new.meta().max_seq.max(self.exact_from);
         runs.splice(first..first + old.len(), [new]);
         Layers { memtables: self.memtables.clone(), runs, exact_from, ..self.shallow() }
+    }
+
+    pub fn bad_row(&self, kind: &str, key: &str) -> Error {
+        let reason = format!("the row of {kind} {key:?} cannot be read");
+        Error::corruption(self.base.store().path(), 0, reason)
     }
 
     fn shallow(&self) -> Layers {

@@ -16,7 +16,7 @@ fn no_layers_outlive_flushes_merges_past_views_and_the_database() {
     let db = small_database();
     let table = db.table("t").unwrap();
     let mut seen: Vec<Weak<super::Layers>> = Vec::new();
-    let mut note = |snapshot: &Snapshot| seen.push(Arc::downgrade(snapshot.layers()));
+    let mut note = |snapshot: &Snapshot| seen.push(Arc::downgrade(&snapshot.layers().unwrap()));
     let mut held = Vec::new();
     for round in 0..12u32 {
         db.put(&table, "k", round.to_be_bytes()).unwrap();
@@ -60,7 +60,7 @@ fn an_idle_thread_keeps_no_old_layers() {
         let db = db.clone();
         std::thread::spawn(move || {
             let snapshot = db.snapshot();
-            let layers = Arc::downgrade(snapshot.layers());
+            let layers = Arc::downgrade(&snapshot.layers().unwrap());
             drop(snapshot);
             answer.send(layers).unwrap();
             // Idle until the test is over.

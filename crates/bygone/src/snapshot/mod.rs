@@ -18,9 +18,11 @@ mod range;
 pub(crate) mod rows;
 mod since;
 mod table;
+mod watch;
 
 use std::fmt;
-use std::ops::{Bound, ControlFlow, RangeBounds};
+use std::ops::{Bound, ControlFlow, Deref, RangeBounds};
+use std::sync::Arc;
 
 pub(crate) use cursor::MergeCursor;
 pub use diff::{Change, Diff};
@@ -29,10 +31,12 @@ pub use range::Range;
 pub(crate) use range::{Top, owned_bounds};
 pub use table::Table;
 pub(crate) use table::TableDirectory;
+pub use watch::HeldSnapshot;
+pub(crate) use watch::Limits;
 
 use crate::error::{Error, Result};
 use crate::ids::Seq;
-use crate::registry::{self, Slot};
+use crate::registry::{self, Expired, Slot};
 use crate::value::Value;
 use rows::TableRow;
 
@@ -41,7 +45,8 @@ use rows::TableRow;
 /// It keeps answering from the moment it stands for, whatever is committed, flushed, merged or dropped
 /// meanwhile. Cloning it shares the pin. It may be sent to and dropped on any thread, and outlives the
 /// [`Db`](crate::Db) it came from. A snapshot of the present that is held for long keeps the memtables of its
-/// time in memory and the pages of its time in the file.
+/// time in memory and the pages of its time in the file; [`Stats::held_snapshots`](crate::Stats) tells how
+/// much, and [`Options::max_snapshot_age`](crate::Options::max_snapshot_age) ends those that are forgotten.
 pub struct Snapshot {
     /// Pinned by this handle.
     slot: &'static Slot<Layers>,
@@ -60,10 +65,44 @@ impl Snapshot {
         self.slot.mark();
     }
 
+    /// What the view holds.
+    ///
+    /// # Errors
+    /// `SnapshotExpired`.
     #[inline]
-    pub(crate) fn layers(&self) -> &std::sync::Arc<Layers> {
-        // SAFETY: this handle has a pin as long as it lives.
-        unsafe { self.slot.layers() }
+    pub(crate) fn layers(&self) -> Result<HeldLayers<'_>> {
+        if self.slot.expires() {
+            return self.lease();
+        }
+        // SAFETY: this handle has a pin as long as it lives, and its view does not expire.
+        Ok(HeldLayers::Pinned(unsafe { self.slot.layers() }))
+    }
+
+    #[cold]
+    fn lease(&self) -> Result<HeldLayers<'_>> {
+        // SAFETY: this handle has a pin.
+        let lease = unsafe { self.slot.lease() };
+        lease.map(HeldLayers::Leased).map_err(|Expired { age, limit }| Error::SnapshotExpired {
+            seq: self.seq(),
+            age,
+            limit,
+        })
+    }
+
+    #[inline]
+    fn has_expired(&self) -> bool {
+        self.slot.has_expired()
+    }
+
+    /// # Errors
+    /// `SnapshotExpired`.
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        if self.has_expired() { self.lease().map(|_| ()) } else { Ok(()) }
+    }
+
+    /// Which publication the layers are.
+    pub(crate) fn version(&self) -> u64 {
+        self.slot.version()
     }
 
     /// The last commit that this snapshot sees.
@@ -90,10 +129,11 @@ impl Snapshot {
         key: impl AsRef<[u8]>,
         f: impl FnOnce(&[u8]) -> R,
     ) -> Result<Option<R>> {
-        let Some(id) = self.resolve(table)? else { return Ok(None) };
+        let layers = self.layers()?;
+        let Some(id) = self.resolve_in(&layers, table)? else { return Ok(None) };
         let mut f = Some(f);
         let mut result = None;
-        self.layers().get(id, key.as_ref(), self.slot.seq(), &mut |value| {
+        layers.get(id, key.as_ref(), self.slot.seq(), &mut |value| {
             result = f.take().map(|f| f(value));
         })?;
         Ok(result)
@@ -139,12 +179,22 @@ impl Snapshot {
         range: impl RangeBounds<&'k [u8]>,
         mut f: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<()> {
-        let Some(id) = self.resolve(table)? else { return Ok(()) };
+        let layers = self.layers()?;
+        let Some(id) = self.resolve_in(&layers, table)? else { return Ok(()) };
         let bounds = (range.start_bound().cloned(), range.end_bound().cloned());
         if is_empty(bounds) {
             return Ok(());
         }
-        self.layers().for_each(id, self.slot.seq(), bounds, &mut f)
+        if !self.slot.expires() {
+            return layers.for_each(id, self.slot.seq(), bounds, &mut f);
+        }
+        // The scan holds the layers of its own, so what it has seen is right; but it does not go on.
+        let mut alive = Ok(());
+        layers.for_each(id, self.slot.seq(), bounds, &mut |key, value| {
+            alive = self.check_alive();
+            if alive.is_err() { ControlFlow::Break(()) } else { f(key, value) }
+        })?;
+        alive
     }
 
     /// The names of the tables as of this snapshot, sorted.
@@ -163,14 +213,14 @@ impl Snapshot {
         let Some(row) = self.table_row(name)? else {
             return Err(Error::TableNotFound { table: name.to_owned() });
         };
-        Ok(self.layers().context.tables.handle(row.id, name, row.created_seq, self.slot.seq()))
+        Ok(self.layers()?.context.tables.handle(row.id, name, row.created_seq, self.slot.seq()))
     }
 
     /// Name and row of every table as of this snapshot.
     pub(crate) fn table_rows(&self) -> Result<Vec<(String, TableRow)>> {
         let mut tables = Vec::new();
         let mut damaged = None;
-        self.layers().for_each(
+        self.layers()?.for_each(
             rows::TABLES,
             self.slot.seq(),
             (Bound::Unbounded, Bound::Unbounded),
@@ -198,8 +248,18 @@ impl Snapshot {
         key: &[u8],
         decode: impl Fn(&[u8]) -> Option<T>,
     ) -> Result<Option<T>> {
+        self.row_in(&*self.layers()?, table, key, decode)
+    }
+
+    fn row_in<T>(
+        &self,
+        layers: &Layers,
+        table: u32,
+        key: &[u8],
+        decode: impl Fn(&[u8]) -> Option<T>,
+    ) -> Result<Option<T>> {
         let mut row = None;
-        let found = self.layers().get(table, key, self.slot.seq(), &mut |bytes| row = decode(bytes))?;
+        let found = layers.get(table, key, self.slot.seq(), &mut |bytes| row = decode(bytes))?;
         match row {
             None if found => Err(self.bad_row("system", &key.escape_ascii().to_string())),
             row => Ok(row),
@@ -207,11 +267,10 @@ impl Snapshot {
     }
 
     pub(crate) fn bad_row(&self, kind: &str, key: &str) -> Error {
-        Error::corruption(
-            self.layers().base.store().path(),
-            0,
-            format!("the row of {kind} {key:?} cannot be read"),
-        )
+        match self.layers() {
+            Ok(layers) => layers.bad_row(kind, key),
+            Err(expired) => expired,
+        }
     }
 
     fn table_row(&self, name: &str) -> Result<Option<TableRow>> {
@@ -221,14 +280,38 @@ impl Snapshot {
     /// The id of the table that the handle means as of this snapshot: `None` if there was none of this name
     /// yet. A handle of a younger table stands for the one that had its name then, so that the code for
     /// the present reads the past unchanged.
-    #[inline]
     pub(crate) fn resolve(&self, table: &Table) -> Result<Option<u32>> {
-        if table.exists_at(self.layers().context.tables.database(), self.slot.seq())? {
+        self.resolve_in(&*self.layers()?, table)
+    }
+
+    #[inline]
+    fn resolve_in(&self, layers: &Layers, table: &Table) -> Result<Option<u32>> {
+        if table.exists_at(layers.context.tables.database(), self.slot.seq())? {
             return Ok(Some(table.id()));
         }
-        match self.table_row(table.name())? {
+        match self.row_in(layers, rows::TABLES, table.name().as_bytes(), TableRow::decode)? {
             None if table.was_there_before(self.slot.seq()) => Err(table.not_found()),
             row => Ok(row.map(|row| row.id)),
+        }
+    }
+}
+
+/// A view's layers for the time of a read.
+pub(crate) enum HeldLayers<'s> {
+    /// The handle's pin keeps them.
+    Pinned(&'s Arc<Layers>),
+    /// Where views may expire each read keeps them on its own account.
+    Leased(Arc<Layers>),
+}
+
+impl Deref for HeldLayers<'_> {
+    type Target = Arc<Layers>;
+
+    #[inline]
+    fn deref(&self) -> &Arc<Layers> {
+        match self {
+            HeldLayers::Pinned(layers) => layers,
+            HeldLayers::Leased(layers) => layers,
         }
     }
 }

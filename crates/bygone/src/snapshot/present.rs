@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use super::Snapshot;
 use super::current::Current;
 use super::layers::{Context, Layers};
+use super::watch::{HeldSnapshot, Limits, Watch};
 use crate::registry::{Contents, Held, Owned, Registry, Slot, Stack};
 
 thread_local! {
@@ -39,12 +40,17 @@ pub(crate) struct Present {
     current: Current<Layers>,
     registry: Arc<Registry<Layers>>,
     context: Arc<Context>,
+    watch: Watch,
 }
 
 impl Present {
-    pub fn new(layers: Layers, visible_seq: u64) -> Present {
+    pub fn new(layers: Layers, visible_seq: u64, limits: Limits) -> Present {
         let context = layers.context.clone();
-        Present { current: Current::new(layers, visible_seq), registry: Registry::new(false), context }
+        let current = Current::new(layers, visible_seq);
+        let registry = Registry::new(limits.max_age.is_some());
+        let watch = Watch::new(limits);
+        watch.note(1, &current.layers());
+        Present { current, registry, context, watch }
     }
 
     #[inline]
@@ -72,6 +78,8 @@ impl Present {
             assert!(new.exact_from <= self.visible_seq(), "a view of now must be exact");
             new
         });
+        let (version, layers) = self.current.versioned();
+        self.watch.note(version, &layers);
         self.registry.sweep();
         drop(old);
     }
@@ -83,11 +91,22 @@ impl Present {
         self.pin(|held| self.current.fill(held))
     }
 
-    /// Pins a view of the past in the same way.
-    pub fn snapshot_of(&self, seq: u64, layers: Arc<Layers>) -> Snapshot {
-        let snapshot = self.pin(|held| held.set(seq, 0, layers.clone()));
+    /// Pins a view of other layers than the newest in the same way; `version` is theirs, see
+    /// [`version_of_past`](Present::version_of_past).
+    pub fn snapshot_of(&self, seq: u64, version: u64, layers: Arc<Layers>) -> Snapshot {
+        let snapshot = self.pin(|held| held.set(seq, version, layers.clone()));
         snapshot.forget_when_idle();
         snapshot
+    }
+
+    /// A version for layers that never were the newest.
+    pub fn version_of_past(&self, layers: &Arc<Layers>) -> u64 {
+        self.watch.version_of_past(layers)
+    }
+
+    /// Looks who holds views and for how long, and does what the limits ask for.
+    pub fn look(&self) -> Vec<HeldSnapshot> {
+        self.watch.look(&self.registry, &self.layers())
     }
 
     #[inline]

@@ -4,10 +4,9 @@
 //! end it is taken from; after an error the iterator ends. May call: `layers`, `cursor`.
 
 use std::ops::{Bound, RangeBounds};
-use std::sync::Arc;
 
 use super::layers::{is_before, is_past};
-use super::{Layers, MergeCursor, Snapshot, is_empty};
+use super::{MergeCursor, Snapshot, is_empty};
 use crate::error::Result;
 use crate::layer::LayerCursor;
 use crate::value::Value;
@@ -30,8 +29,8 @@ pub(crate) type Top = Box<dyn Fn() -> Box<dyn LayerCursor> + Send + Sync>;
 /// Records of a range in key order: `Result<(key, value)>`, both owned. Holds all that it reads from, so it
 /// may outlive the snapshot.
 pub struct Range {
-    layers: Arc<Layers>,
-    seq: u64,
+    /// A pin of its own, so that the range counts among those who read.
+    snapshot: Snapshot,
     /// `None`: there is nothing (more) to read.
     table: Option<u32>,
     top: Option<Top>,
@@ -51,8 +50,7 @@ impl Range {
     ) -> Range {
         let empty = is_empty((borrowed(&lower), borrowed(&upper)));
         Range {
-            layers: snapshot.layers().clone(),
-            seq: snapshot.seq().0,
+            snapshot: snapshot.clone(),
             table: if empty { None } else { table },
             top,
             lower,
@@ -62,15 +60,16 @@ impl Range {
         }
     }
 
-    fn cursor(&self, table: u32) -> MergeCursor {
-        self.layers.cursor_under(self.top.as_ref().map(|top| top()), table, self.seq)
+    fn cursor(&self, table: u32) -> Result<MergeCursor> {
+        let top = self.top.as_ref().map(|top| top());
+        Ok(self.snapshot.layers()?.cursor_under(top, table, self.snapshot.seq().0))
     }
 
     fn step_front(&mut self, table: u32) -> Result<Option<(Value, Value)>> {
         if let Some(cursor) = &mut self.front {
             cursor.next()?;
         } else {
-            let mut cursor = self.cursor(table);
+            let mut cursor = self.cursor(table)?;
             cursor.seek_bound(borrowed(&self.lower))?;
             self.front = Some(cursor);
         }
@@ -88,7 +87,7 @@ impl Range {
         if let Some(cursor) = &mut self.back {
             cursor.prev()?;
         } else {
-            let mut cursor = self.cursor(table);
+            let mut cursor = self.cursor(table)?;
             cursor.seek_back_bound(borrowed(&self.upper))?;
             self.back = Some(cursor);
         }
@@ -103,11 +102,22 @@ impl Range {
     }
 
     fn step(&mut self, step: fn(&mut Self, u32) -> Result<Option<Record>>) -> Option<Result<Record>> {
-        let item = step(self, self.table?).transpose();
+        let table = self.table?;
+        if self.snapshot.has_expired() {
+            return self.give_up();
+        }
+        let item = step(self, table).transpose();
         if !matches!(item, Some(Ok(_))) {
             self.table = None;
         }
         item
+    }
+
+    /// The snapshot has expired. The cursors keep its layers no longer than until somebody asks.
+    #[cold]
+    fn give_up(&mut self) -> Option<Result<Record>> {
+        (self.table, self.front, self.back) = (None, None, None);
+        self.snapshot.check_alive().err().map(Err)
     }
 }
 

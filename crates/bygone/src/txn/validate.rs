@@ -76,7 +76,7 @@ impl Committer {
         earlier: impl Iterator<Item = &'r Request> + Clone,
     ) -> Result<()> {
         for (table, bytes) in &reads.keys {
-            let key = HashedKey::new(*table, bytes, read.layers().context.hash_seed);
+            let key = HashedKey::new(*table, bytes, self.present.context().hash_seed);
             self.validate_key(leader, request, read, &key, earlier.clone())?;
         }
         if !leader.recent.are_complete_since(read.seq().0) {
@@ -170,7 +170,7 @@ fn changed_since(read: &Snapshot, now: &Layers, now_seq: u64, key: &HashedKey<'_
     // decide: one that is the same again is no change that anybody could tell.
     let Key { table, bytes } = key.key;
     let (mut before, mut after) = (None, None);
-    read.layers().get(table, bytes, read_seq, &mut |value| before = Some(value.to_vec()))?;
+    read.layers()?.get(table, bytes, read_seq, &mut |value| before = Some(value.to_vec()))?;
     now.get(table, bytes, now_seq, &mut |value| after = Some(value.to_vec()))?;
     Ok(before != after)
 }
@@ -221,7 +221,7 @@ impl RangeRead {
 /// answer where the commits in between are not at hand. Takes as long as reading the range twice.
 fn changed_in_range(read: &Snapshot, now: &Snapshot, range: &RangeRead) -> Result<Option<Vec<u8>>> {
     let cursor = |view: &Snapshot| -> Result<MergeCursor> {
-        let mut cursor = view.layers().cursor_under(None, range.table, view.seq().into());
+        let mut cursor = view.layers()?.cursor_under(None, range.table, view.seq().into());
         cursor.seek_bound(range.lower.as_ref().map(Vec::as_slice))?;
         cursor.skip_deleted()?;
         Ok(cursor)
