@@ -99,7 +99,7 @@ impl Directory {
     #[cfg(all(test, not(loom)))]
     pub fn bucket_index(&self, hash: u64) -> usize {
         let bucket = std::ptr::from_ref(self.bucket(hash));
-        self.buckets.iter().position(|other| std::ptr::eq(other, bucket)).unwrap()
+        self.buckets.iter().position(|other| std::ptr::eq(other, bucket)).expect("it is one of them")
     }
 
     #[inline]
