@@ -45,7 +45,7 @@ pub(crate) struct Engine {
     pub flushing: Mutex<()>,
     pub merging: Mutex<()>,
     pub merge_signal: Signal,
-    /// Snapshots were deleted since what they kept was last given back.
+    /// Snapshots were deleted, or a chain of intervals has ended, since the past was last looked through.
     pub prune_wanted: AtomicBool,
     /// Nobody has looked yet for history runs that a crash left.
     pub litter_wanted: AtomicBool,
