@@ -247,7 +247,7 @@ impl<'m> NodeRef<'m> {
 
 /// Asks the processor to fetch a cache line; several can be on their way at once.
 #[inline]
-pub(super) fn prefetch<T>(at: *const T) {
+pub(crate) fn prefetch<T>(at: *const T) {
     #[cfg(all(target_arch = "x86_64", not(loom)))]
     // SAFETY: a hint; it never faults.
     unsafe {
