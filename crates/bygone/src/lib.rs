@@ -35,6 +35,7 @@ mod codec;
 mod db;
 mod error;
 mod health;
+mod hint;
 mod history;
 mod ids;
 #[cfg(feature = "internals")]

@@ -33,7 +33,6 @@ use std::sync::PoisonError;
 use arena::Arena;
 pub(crate) use cursor::{MemtableCursor, MemtableVersions};
 use directory::Directory;
-pub(crate) use entry::prefetch;
 use vectors::{View, Work};
 
 use crate::layer::{HashedKey, Lookup};

@@ -41,8 +41,8 @@ impl Fences for WithoutConfirmation {
 }
 
 /// The marks of two threads.
-const OWNER: usize = 1;
-const OTHER: usize = 2;
+const OWNER: usize = 4;
+const OTHER: usize = 8;
 
 /// Layers, as far as views depend on them.
 struct Stack {
@@ -68,13 +68,13 @@ impl<F: Fences> World<F> {
     }
 
     fn own(&self, thread: usize) {
-        self.slot.owner.thread.store(thread, Ordering::Relaxed);
+        self.slot.owner.set(thread, false);
     }
 
     fn unpin(&self, thread: usize) {
         // SAFETY: each model gives back the pins it took, on the thread it says.
         unsafe {
-            if self.slot.owner.thread.load(Ordering::Relaxed) == thread {
+            if self.slot.owner.is(thread) {
                 self.slot.unpin_owned(thread);
             } else {
                 self.slot.unpin_elsewhere();

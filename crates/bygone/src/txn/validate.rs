@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::commit::{Committer, Leader, Request, lock};
 use super::write_set::Writes;
 use crate::error::{Error, Result};
+use crate::hint::prefetch;
 use crate::layer::{HashedKey, Key};
-use crate::memtable::prefetch;
 use crate::snapshot::rows::{self, TableRow};
 use crate::snapshot::{Layers, MergeCursor, Snapshot};
 
