@@ -363,16 +363,17 @@ impl Committer {
         if leader.active.is_full() {
             self.rotate(leader)?;
         }
-        let segment =
-            self.wal.append(leader.numbers.next_seq, payloads).map_err(|error| self.log_failed(error))?;
+        let first_seq = leader.numbers.next_seq;
+        let appended = match sync {
+            true => self.wal.append_and_sync(first_seq, payloads),
+            false => self.wal.append(first_seq, payloads),
+        };
+        let segment = appended.map_err(|error| self.log_failed(error))?;
         let half_full = !leader.half_full && leader.active.is_half_full();
         if half_full || segment != leader.segment {
             leader.half_full |= half_full;
             leader.segment = segment;
             leader.to_wake.standby = true;
-        }
-        if sync {
-            self.wal.sync().map_err(|error| self.log_failed(error))?;
         }
         Ok(())
     }

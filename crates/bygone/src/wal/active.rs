@@ -1,7 +1,7 @@
 //! The segment that is appended to.
 //!
 //! Owns: where the next record goes, and how it gets there: by a store into the segment's mapping where the system
-//! has one, by a call elsewhere. Promises: what was written is in the hands of the system, either way. May call:
+//! has one and no sync follows, else by a call. Promises: what was written is in the hands of the system, either way. May call:
 //! `io`, `format`.
 
 use super::format::Place;
@@ -15,6 +15,15 @@ pub(super) struct Ready {
     pub segment: Segment,
     pub file: File,
     mapping: Option<Mapping>,
+}
+
+/// What follows a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Then {
+    /// A sync. It brings to the disk what is dirty: of a write by a call its blocks, of a store into a mapping all
+    /// that the system keeps together (a folio: tens of kilobytes, and more after it was read ahead).
+    Sync,
+    GoOn,
 }
 
 #[derive(Debug)]
@@ -40,10 +49,10 @@ impl Active {
         Active { file, segment, place: Place::of_segment(database_id, segment.id), offset, mapping }
     }
 
-    pub fn write(&mut self, bytes: &[u8], offset: u64) -> Result<()> {
+    pub fn write(&mut self, bytes: &[u8], offset: u64, then: Then) -> Result<()> {
         match &mut self.mapping {
-            Some(mapping) => self.file.write_mapped(mapping, bytes, offset),
-            None => self.file.write_at(bytes, offset),
+            Some(mapping) if then == Then::GoOn => self.file.write_mapped(mapping, bytes, offset),
+            _ => self.file.write_at(bytes, offset),
         }
     }
 

@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use self::active::{Active, Ready};
+use self::active::{Active, Ready, Then};
 use self::format::{
     ALIGNMENT, BODY_BYTES_MAX, RECORD_HEADER_BYTES, RECORDS_OFFSET, RecordHeader, SegmentHeader,
 };
@@ -200,6 +200,20 @@ impl Wal {
     /// log still works. Any other error is final: from then on every call that writes fails with
     /// `Poisoned`.
     pub fn append(&self, first_seq: u64, payloads: &[&[u8]]) -> Result<u64> {
+        self.write(first_seq, payloads, Then::GoOn)
+    }
+
+    /// Appends as [`Wal::append`] does, and makes that and everything before it durable.
+    ///
+    /// # Errors
+    /// As both; when the log still works, nothing was appended.
+    pub fn append_and_sync(&self, first_seq: u64, payloads: &[&[u8]]) -> Result<u64> {
+        let segment = self.write(first_seq, payloads, Then::Sync)?;
+        self.sync()?;
+        Ok(segment)
+    }
+
+    fn write(&self, first_seq: u64, payloads: &[&[u8]], then: Then) -> Result<u64> {
         let mut writer = lock(&self.writer);
         writer.check()?;
         assert_eq!(first_seq, writer.next_seq, "commits are appended in order, none left out");
@@ -223,9 +237,9 @@ impl Wal {
             self.advance(&mut writer, RECORDS_OFFSET + record_bytes)?;
         }
         let written = if body_bytes <= ASSEMBLED_BYTES_MAX {
-            writer.write_assembled(payloads, body_bytes)
+            writer.write_assembled(payloads, body_bytes, then)
         } else {
-            writer.write_in_parts(payloads, body_bytes)
+            writer.write_in_parts(payloads, body_bytes, then)
         };
         writer.note_failure(written)?;
         writer.active.offset += record_bytes;
@@ -362,7 +376,7 @@ impl Wal {
             };
             let active = &mut writer.active;
             let written = active
-                .write(&mark.encode(active.place.at(active.offset)), active.offset)
+                .write(&mark.encode(active.place.at(active.offset)), active.offset, Then::Sync)
                 .and_then(|()| active.file.sync());
             writer.note_failure(written)?;
         }
@@ -461,7 +475,7 @@ impl Writer {
         header.encode(self.active.place.at(self.active.offset))
     }
 
-    fn write_assembled(&mut self, payloads: &[&[u8]], body_bytes: u64) -> Result<()> {
+    fn write_assembled(&mut self, payloads: &[&[u8]], body_bytes: u64, then: Then) -> Result<()> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
         buffer.resize(RECORD_HEADER_BYTES, 0);
@@ -476,13 +490,13 @@ impl Writer {
         let checksum = crc32c::crc32c_append(place, &buffer[RECORD_HEADER_BYTES..]);
         let header = self.header(payloads, body_bytes, checksum);
         buffer[..RECORD_HEADER_BYTES].copy_from_slice(&header);
-        let written = self.active.write(&buffer, self.active.offset);
+        let written = self.active.write(&buffer, self.active.offset, then);
         self.buffer = buffer;
         written
     }
 
     /// For bodies that are not worth a copy. Small payloads are still gathered, so that there are few calls.
-    fn write_in_parts(&mut self, payloads: &[&[u8]], body_bytes: u64) -> Result<()> {
+    fn write_in_parts(&mut self, payloads: &[&[u8]], body_bytes: u64, then: Then) -> Result<()> {
         let table: Vec<u8> =
             payloads.iter().flat_map(|payload| (payload.len() as u32).to_le_bytes()).collect();
         let written_bytes =
@@ -501,7 +515,7 @@ impl Writer {
         let mut write = |bytes: &[u8]| {
             let at = offset;
             offset += bytes.len() as u64;
-            if bytes.is_empty() { Ok(()) } else { active.write(bytes, at) }
+            if bytes.is_empty() { Ok(()) } else { active.write(bytes, at, then) }
         };
         let written = parts().try_for_each(|part| {
             if buffer.len() + part.len() > ASSEMBLED_BYTES_MAX as usize {

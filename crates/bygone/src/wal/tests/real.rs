@@ -81,7 +81,12 @@ fn recycled_segments_hold_what_is_written_now() {
         for _ in 0..40 {
             let seq = next;
             // None of the large ones: those would get segments of other lengths.
-            wal.append(seq, &[&vec![seq as u8; seq as usize % 3000][..]]).unwrap();
+            let payload = vec![seq as u8; seq as usize % 3000];
+            // Through the mapping and by calls in turn: both are one file.
+            match seq % 5 {
+                0 => wal.append_and_sync(seq, &[&payload]).unwrap(),
+                _ => wal.append(seq, &[&payload]).unwrap(),
+            };
             next += 1;
         }
         if round % 4 == 0 {
