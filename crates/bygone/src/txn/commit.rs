@@ -5,8 +5,8 @@
 //! a commit that returned is visible to every view taken afterwards. May call: wal, memtable, snapshot.
 //!
 //! **Lock order**: the directory of tables; `leader`; `publisher`, `declared`, the layers of the present or a
-//! ticket's state. `queue` is held with a ticket's state only, and before it. Who leads never locks the
-//! directory: whoever has it may be waiting for the leader.
+//! ticket's state. The lock of `queue` is held with no other. Who leads never locks the directory: whoever has
+//! it may be waiting for the leader.
 //!
 //! **The life of a commit.** A thread encodes its commit and joins the queue (`queue`). If nobody leads, it
 //! leads: it takes all that wait, and under the `leader` lock validates each in order, gives each the next number,

@@ -1,8 +1,8 @@
 //! The segment that is appended to.
 //!
 //! Owns: where the next record goes, and how it gets there: by a store into the segment's mapping where the system
-//! has one and no sync follows, else by a call. Promises: what was written is in the hands of the system, either way. May call:
-//! `io`, `format`.
+//! has one and no sync follows, else by a call. Promises: what was written is in the hands of the system, either
+//! way. May call: `io`, `format`.
 
 use super::format::Place;
 use super::segment::Segment;
