@@ -4,6 +4,7 @@
 //! Promises: the public API. May call: everything.
 
 mod background;
+mod bulk;
 mod compare;
 mod consolidate;
 mod engine;
@@ -15,6 +16,7 @@ mod merge;
 mod open;
 mod options;
 mod prune;
+mod restore;
 mod snapshots;
 mod stats;
 
@@ -25,6 +27,7 @@ use std::sync::atomic::Ordering;
 use background::Background;
 use engine::Engine;
 pub use options::Options;
+pub use restore::Restored;
 pub use stats::{Stats, VerifyReport};
 
 use crate::error::{Error, Result};

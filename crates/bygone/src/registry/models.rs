@@ -391,3 +391,23 @@ fn loom_a_number_that_is_published_before_its_memtable_is_noticed() {
 fn loom_without_the_fence_a_view_is_not_exact() {
     views_are_exact::<WithoutFence>(memtable_first);
 }
+
+fn both_at_once(current: &Current<Stack>) {
+    current.publish_at(2, |_| Stack { holds: 2, exact_from: 2 });
+}
+
+fn layers_then_number(current: &Current<Stack>) {
+    current.publish(|_| Stack { holds: 2, exact_from: 2 });
+    current.set_visible(2);
+}
+
+#[test]
+fn loom_a_view_has_number_and_layers_of_a_bulk_commit_or_neither() {
+    views_are_exact::<Asymmetric>(both_at_once);
+}
+
+#[test]
+#[should_panic]
+fn loom_a_bulk_commit_in_two_steps_is_seen_halfway() {
+    views_are_exact::<Asymmetric>(layers_then_number);
+}
