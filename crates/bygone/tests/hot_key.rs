@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 
 use bygone::{Db, Durability, Options, Snapshot, Table};
 
+/// Keys by number.
+type Keys<'k> = &'k dyn Fn(u64) -> Vec<u8>;
+
 const VERSIONS: u64 = 1_000_000;
 const VIEWS: u64 = 16;
 const READS: u64 = 20_000;
@@ -173,7 +176,7 @@ fn no_order_and_no_length_of_keys_is_much_slower_than_random_keys() {
     for memtable_bytes in MEMTABLES {
         let friendly =
             round_trip((0..KEYS).map(|n| (scattered(n).to_be_bytes().to_vec(), value())), memtable_bytes);
-        let shapes: [(&str, &dyn Fn(u64) -> Vec<u8>); 5] = [
+        let shapes: [(&str, Keys<'_>); 5] = [
             ("ascending", &|n| n.to_be_bytes().to_vec()),
             ("descending", &|n| (KEYS - n).to_be_bytes().to_vec()),
             ("one hot key", &|_| b"hot".to_vec()),

@@ -42,6 +42,9 @@ static ALLOCATOR: Counting = Counting;
 /// One test at a time: they count all that the process allocates.
 static TURN: Mutex<()> = Mutex::new(());
 
+/// Keys by number.
+type Keys<'k> = &'k dyn Fn(u64) -> Vec<u8>;
+
 const MIB: i64 = 1 << 20;
 
 fn open(memtable_bytes: i64) -> (tempfile::TempDir, Db, Table) {
@@ -122,7 +125,7 @@ fn fill(db: &Db, table: &Table, budget: i64, key: impl Fn(u64) -> Vec<u8>, value
 fn records_and_orders_are_counted_and_given_back() {
     let _turn = TURN.lock();
     const BUDGET: i64 = 32 * MIB;
-    let shapes: [(&str, &dyn Fn(u64) -> Vec<u8>, usize); 5] = [
+    let shapes: [(&str, Keys<'_>, usize); 5] = [
         ("small records", &|n| scattered(n).to_vec(), 16),
         ("usual records", &|n| scattered(n).to_vec(), 100),
         ("long keys", &|n| [&scattered(n)[..], &[7; 1000]].concat(), 100),

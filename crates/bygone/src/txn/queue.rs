@@ -28,6 +28,7 @@ pub(super) struct Pending {
 }
 
 /// What a thread is told that brought a commit.
+#[allow(clippy::large_enum_variant)] // The large one is the usual one, and lives on the stack: no allocation.
 pub(super) enum Joined {
     /// It leads, its own commit being the first of the group.
     Leads(Pending),
