@@ -30,7 +30,7 @@ const GROUPS: [&[&str]; 10] = [
     &["registry"],
     &["cache"],
     &["io"],
-    &["wal", "memtable", "run", "base"],
+    &["wal", "memtable", "run", "base", "stream"],
     &["snapshot"],
     &["history"],
     &["txn"],

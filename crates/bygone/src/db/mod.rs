@@ -4,6 +4,7 @@
 //! Promises: the public API. May call: everything.
 
 mod background;
+mod backup;
 mod bulk;
 mod compare;
 mod consolidate;
@@ -17,6 +18,7 @@ mod open;
 mod options;
 mod prune;
 mod restore;
+mod send;
 mod snapshots;
 mod stats;
 
@@ -28,6 +30,7 @@ use background::Background;
 use engine::Engine;
 pub use options::Options;
 pub use restore::Restored;
+pub use send::Receiving;
 pub use stats::{Stats, VerifyReport};
 
 use crate::error::{Error, Result};
