@@ -22,7 +22,7 @@ use crate::txn::backlog::Backlog;
 use crate::txn::commit::{Committed, Committer, Durability, Request};
 use crate::txn::hashes;
 use crate::txn::record::Marks;
-use crate::txn::write_set::WriteSet;
+use crate::txn::write_set::Writes;
 use crate::wal::Wal;
 
 pub(crate) struct Engine {
@@ -90,7 +90,7 @@ impl Engine {
     /// Commits blindly: against no view.
     pub fn commit(
         &self,
-        writes: WriteSet,
+        writes: Writes,
         tables: Vec<Table>,
         marks: Marks,
         durability: Durability,

@@ -3,6 +3,7 @@
 mod beside;
 mod crash;
 mod measure;
+mod real;
 
 use std::io::ErrorKind;
 use std::path::Path;
