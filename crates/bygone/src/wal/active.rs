@@ -37,8 +37,9 @@ pub(super) struct Active {
 }
 
 impl Ready {
-    pub fn new(segment: Segment, file: File) -> Ready {
-        let mapping = file.map(segment.len);
+    /// `mapped`: whether it may be written to in memory.
+    pub fn new(segment: Segment, file: File, mapped: bool) -> Ready {
+        let mapping = if mapped { file.map(segment.len) } else { None };
         Ready { segment, file, mapping }
     }
 }

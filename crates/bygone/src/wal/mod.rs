@@ -55,6 +55,8 @@ pub(crate) struct Settings {
     pub segment_bytes: u64,
     /// How many released segments are kept to be used again.
     pub spares_max: usize,
+    /// Whether segments may be written to in memory.
+    pub mapped: bool,
 }
 
 impl Settings {
@@ -169,8 +171,8 @@ impl Wal {
                 (file, segment, RECORDS_OFFSET)
             }
         };
-        let active = Active::new(Ready::new(segment, file), offset, settings.database_id);
-        let standby = standby.map(|(segment, file)| Ready::new(segment, file));
+        let active = Active::new(Ready::new(segment, file, settings.mapped), offset, settings.database_id);
+        let standby = standby.map(|(segment, file)| Ready::new(segment, file, settings.mapped));
         Ok(Wal {
             disk,
             settings,
@@ -453,7 +455,7 @@ impl Wal {
             len,
         };
         let file = segment::make(&*self.disk, &self.settings.dir, header, spare)?;
-        Ok(Ready::new(Segment { id, len }, file))
+        Ok(Ready::new(Segment { id, len }, file, self.settings.mapped))
     }
 }
 
