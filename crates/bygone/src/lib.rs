@@ -56,7 +56,7 @@ mod utc;
 mod value;
 mod wal;
 
-pub use db::{Db, Options, Receiving, Restored, Stats, VerifyReport};
+pub use db::{Db, Options, Receiving, Restored, SnapshotSize, Stats, VerifyReport};
 pub use error::{Error, Result, SnapshotDeletion};
 pub use history::of_key::History;
 pub use history::retention::Retention;

@@ -19,6 +19,7 @@ mod options;
 mod prune;
 mod restore;
 mod send;
+mod sizes;
 mod snapshots;
 mod stats;
 
@@ -31,6 +32,7 @@ use engine::Engine;
 pub use options::Options;
 pub use restore::Restored;
 pub use send::Receiving;
+pub use sizes::SnapshotSize;
 pub use stats::{Stats, VerifyReport};
 
 use crate::error::{Error, Result};
