@@ -105,7 +105,7 @@ impl Db {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let engine = self.engine();
         // First, so that the view which is taken here is not among them.
-        let held_snapshots = engine.present.look();
+        let held_snapshots = engine.look();
         let now = self.snapshot();
         let layers = now.layers()?;
         let manifest = lock(&engine.manifest).clone();

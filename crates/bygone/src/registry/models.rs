@@ -379,6 +379,12 @@ fn loom_every_view_is_exact_whatever_is_published_meanwhile() {
     views_are_exact::<Asymmetric>(memtable_first);
 }
 
+#[test]
+fn loom_every_view_is_exact_where_the_present_moves_on_by_itself() {
+    // All at once: the old layers lack what becomes visible, the new ones what nobody may still see.
+    views_are_exact::<Asymmetric>(|current| drop(current.renew(2, Stack { holds: 2, exact_from: 2 })));
+}
+
 /// The model would notice a writer with the wrong order.
 #[test]
 #[should_panic(expected = "a visible commit is missing")]

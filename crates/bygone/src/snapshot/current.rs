@@ -70,6 +70,18 @@ impl<L> Current<L> {
         old
     }
 
+    /// Replaces the layers, and makes commits up to `seq` readable, which only the new ones hold; answers the old
+    /// ones. For a present that moves on by itself, without anybody who commits.
+    pub fn renew(&self, seq: u64, new: L) -> Arc<L> {
+        let mut layers = self.layers.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = std::mem::replace(&mut *layers, Arc::new(new));
+        // The version before the number: who sees the number sees the version (Release, and Acquire in
+        // `visible_seq`), and so takes the new layers. And both under the lock: who sees the version finds both.
+        self.version.fetch_add(1, Ordering::Release);
+        self.set_visible(seq);
+        old
+    }
+
     /// Brings what a slot holds up to date.
     #[inline]
     pub fn fill(&self, mut held: Held<'_, L>) {

@@ -78,10 +78,21 @@ impl Present {
             assert!(new.exact_from <= self.visible_seq(), "a view of now must be exact");
             new
         });
+        self.note_newest();
+        drop(old);
+    }
+
+    /// Replaces the layers by newer ones that hold commits up to `seq`.
+    pub fn renew(&self, seq: u64, layers: Layers) {
+        let old = self.current.renew(seq, layers);
+        self.note_newest();
+        drop(old);
+    }
+
+    fn note_newest(&self) {
         let (version, layers) = self.current.versioned();
         self.watch.note(version, &layers);
         self.registry.sweep();
-        drop(old);
     }
 
     /// Pins the newest view. When nothing was committed since this thread's last, this touches only the

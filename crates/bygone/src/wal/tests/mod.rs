@@ -36,10 +36,15 @@ type Commits = Vec<(u64, Vec<u8>)>;
 
 fn read(disk: &SimDisk, expectation: Expectation, read_only: bool) -> Result<(Recovered, Commits)> {
     let mut commits = Commits::new();
-    let recovered = recover(disk, Path::new(DIR), expectation, read_only, &mut |seq, _, payload| {
+    let mut apply = |seq, _, payload: &[u8]| {
         commits.push((seq, payload.to_vec()));
         Ok(())
-    })?;
+    };
+    let directory = Path::new(DIR);
+    let recovered = match read_only {
+        true => super::read(disk, directory, expectation, &mut apply),
+        false => recover(disk, directory, expectation, &mut apply),
+    }?;
     Ok((recovered, commits))
 }
 
