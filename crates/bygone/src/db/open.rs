@@ -227,7 +227,8 @@ pub(super) fn check_superblock_number(named: u64, newest: &Superblock, store: &P
     if named <= newest.number {
         return Ok(());
     }
-    let reason = format!("the log was begun under superblock {named}, but the newest here is {}", newest.number);
+    let reason =
+        format!("the log was begun under superblock {named}, but the newest here is {}", newest.number);
     Err(Error::corruption(store.path(), 0, reason))
 }
 
@@ -376,7 +377,8 @@ fn respect_leases(
     }
     let mut roots = Vec::new();
     for terms in look.terms.iter().filter(|terms| terms.generation < base.generation()) {
-        let Some(root) = BaseRoot::decode(&terms.root).filter(|root| root.generation == terms.generation) else {
+        let Some(root) = BaseRoot::decode(&terms.root).filter(|root| root.generation == terms.generation)
+        else {
             continue;
         };
         let leased = store.open_leased(&root, None).and_then(|leased| past.intervals(&leased));

@@ -53,7 +53,8 @@ fn what_a_dead_reader_left_is_removed() {
     on_both(|disk, database| {
         let lease = Lease::take(&disk, database).unwrap();
         lease.pin(7, 42, ROOT).unwrap();
-        let left = Terms { database_id: 7, process: 1, generation: 3, root: ROOT, snapshots: vec![9] }.encode();
+        let left =
+            Terms { database_id: 7, process: 1, generation: 3, root: ROOT, snapshots: vec![9] }.encode();
         for bytes in [&left[..], &left[..30], b"", b"1234"] {
             let path = database.join(DIRECTORY).join(format!("{}.lease", bytes.len()));
             let file = disk.open(&path, OpenMode::Create).unwrap();

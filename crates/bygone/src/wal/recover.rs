@@ -207,13 +207,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    pub fn open(
-        disk: &dyn Disk,
-        dir: &Path,
-        id: u64,
-        mode: OpenMode,
-        database_id: u64,
-    ) -> Result<Source> {
+    pub fn open(disk: &dyn Disk, dir: &Path, id: u64, mode: OpenMode, database_id: u64) -> Result<Source> {
         let path = segment_path(dir, id);
         let file = File::open(disk, &path, mode)?;
         let len = file.len()?;
