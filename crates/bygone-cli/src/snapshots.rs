@@ -48,7 +48,7 @@ pub fn declare(args: &Declare, out: &mut Output) -> Result<()> {
 }
 
 pub fn list(args: &List, out: &mut Output) -> Result<()> {
-    let snapshots = open::existing(&args.db)?.snapshots()?;
+    let snapshots = open::reading(&args.db)?.snapshots()?;
     if out.is_json() {
         return snapshots.iter().try_for_each(|info| out.json(&to_json(info)));
     }

@@ -7,13 +7,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Db;
 use super::engine::lock;
+use super::open::wal_dir;
 use crate::error::{Error, Result};
 use crate::ids::Seq;
 use crate::memtable::MemtableBytes;
 use crate::snapshot::HeldSnapshot;
+use crate::wal;
 
 /// Figures about an open database. Sizes are in bytes; counts of written bytes begin when the database is
-/// opened.
+/// opened. Where it is open for reading only, those of files are as of when it was opened or refreshed, but the log's.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Stats {
@@ -111,14 +113,14 @@ impl Db {
         let manifest = lock(&engine.manifest).clone();
         let space = engine.store.space_stats();
         let counters = &engine.counters;
-        let (mut wal_bytes, mut logged) = (0, 0);
         let standby = engine.backlog.standby_bytes();
         let mut memtables =
             MemtableBytes { reserved: standby.used() + standby.reserved, ..MemtableBytes::default() };
         layers.memtables.iter().for_each(|memtable| memtables.add(memtable.bytes()));
-        if let Some(writer) = &engine.writer {
-            (wal_bytes, logged) = (writer.wal.bytes(), count(&writer.committer.logged_bytes));
-        }
+        let (wal_bytes, logged) = match &engine.writer {
+            Some(writer) => (writer.wal.bytes(), count(&writer.committer.logged_bytes)),
+            None => (wal::bytes(&*engine.disk, &wal_dir(&engine.path))?, 0),
+        };
         Ok(Stats {
             seq: now.seq(),
             tables: engine.present.context().tables.lock().len() as u64,

@@ -62,6 +62,18 @@ pub(crate) fn read(
     }
 }
 
+/// The lengths of all files of a log, in bytes, as far as they stay where they are meanwhile.
+pub(crate) fn bytes(disk: &dyn Disk, dir: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    for id in list(disk, dir, 0)?.needed {
+        match disk.open(&segment_path(dir, id), OpenMode::Read).and_then(|file| file.len()) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            len => bytes += len.map_err(|e| Error::io(&segment_path(dir, id), "get the length of", e))?,
+        }
+    }
+    Ok(bytes)
+}
+
 /// Opens the segments that follow those that are open, one by one: a list of a directory that changes meanwhile may
 /// lack one in the middle. Answers whether there were any.
 fn open_more(

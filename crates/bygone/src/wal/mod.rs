@@ -29,7 +29,7 @@ use self::segment::Segment;
 use crate::error::{Error, Result};
 use crate::io::{Disk, File, remove};
 
-pub(crate) use self::beside::read;
+pub(crate) use self::beside::{bytes, read};
 pub(crate) use self::format::GROUP_COMMITS_MAX;
 pub(crate) use self::recover::{Expectation, Recovered, recover};
 pub(crate) use self::segment::segment_path;
