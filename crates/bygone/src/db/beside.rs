@@ -141,7 +141,7 @@ impl Engine {
         self.store.adopt(leased, Some(lease.clone()));
         *lock(&self.manifest) = found.manifest;
         self.past.forget_all();
-        self.present.renew(seq, layers);
+        self.present.publish_at(seq, |_| layers);
         reader.replace(lease);
         Ok(seq > before)
     }

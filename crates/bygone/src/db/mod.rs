@@ -5,6 +5,7 @@
 
 mod background;
 mod beside;
+mod bulk;
 mod compare;
 mod consolidate;
 mod engine;
@@ -16,6 +17,7 @@ mod merge;
 mod open;
 mod options;
 mod prune;
+mod restore;
 mod snapshots;
 mod stats;
 
@@ -26,6 +28,7 @@ use std::sync::atomic::Ordering;
 use background::Background;
 use engine::Engine;
 pub use options::Options;
+pub use restore::Restored;
 pub use stats::{Stats, VerifyReport};
 
 use crate::error::{Error, Result};

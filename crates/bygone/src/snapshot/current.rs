@@ -70,15 +70,15 @@ impl<L> Current<L> {
         old
     }
 
-    /// Replaces the layers, and makes commits up to `seq` readable, which only the new ones hold; answers the old
-    /// ones. For a present that moves on by itself, without anybody who commits.
-    pub fn renew(&self, seq: u64, new: L) -> Arc<L> {
+    /// Makes commits up to `seq` readable by replacing the layers: the two at once. A view has both or neither.
+    pub fn publish_at(&self, seq: u64, change: impl FnOnce(&L) -> L) -> Arc<L> {
         let mut layers = self.layers.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = std::mem::replace(&mut *layers, Arc::new(new));
-        // The version before the number: who sees the number sees the version (Release, and Acquire in
-        // `visible_seq`), and so takes the new layers. And both under the lock: who sees the version finds both.
+        let new = Arc::new(change(&layers));
+        let old = std::mem::replace(&mut *layers, new);
+        // Release, both: as above. The number last: a reader that sees it sees that the layers changed, too, and
+        // one that sees but the layers' version waits for the lock before it takes its number anew.
         self.version.fetch_add(1, Ordering::Release);
-        self.set_visible(seq);
+        self.visible_seq.store(seq, Ordering::Release);
         old
     }
 

@@ -38,6 +38,8 @@ pub(crate) fn read(
     loop {
         replay.run(&mut sources, apply)?;
         let end = replay.end;
+        // Judged by what is in the file now, not by what was a moment ago.
+        forget_windows(&mut sources[end.index..]);
         let doubt = match replay.judge(&mut sources) {
             Err(doubt) => doubt,
             Ok(recovered) => {
@@ -52,14 +54,17 @@ pub(crate) fn read(
                 continue;
             }
         };
-        // From what is in the file now, not from what was a moment ago.
-        sources[end.index..].iter_mut().for_each(|source| source.window = Vec::new());
+        forget_windows(&mut sources[end.index..]);
         let more = open_more(disk, dir, &expectation, &mut sources)?;
         replay.run(&mut sources, apply)?;
         if replay.end == end && !more {
             return Err(doubt);
         }
     }
+}
+
+fn forget_windows(sources: &mut [Source]) {
+    sources.iter_mut().for_each(|source| source.window = Vec::new());
 }
 
 /// The lengths of all files of a log, in bytes, as far as they stay where they are meanwhile.

@@ -10,6 +10,7 @@ mod faults;
 mod killed;
 mod past;
 mod pruning;
+mod races;
 mod random;
 mod usage;
 
