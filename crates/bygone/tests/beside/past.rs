@@ -175,3 +175,37 @@ fn views_of_several_moments_keep_several_bases() {
     // The last view of each moment has taken its lease with it.
     assert_eq!(leases(&disk).len(), 1);
 }
+
+/// A merge in steps uses pages again that its own earlier steps superseded, but none of a base that a reader has.
+#[test]
+fn a_merge_in_steps_keeps_the_base_of_a_reader() {
+    let disk = SimDisk::new();
+    let owner = open(&disk).unwrap();
+    let table = owner.table("t").unwrap();
+    let fill = |round: u8| {
+        for first in (0..4000u32).step_by(50) {
+            let mut tx = owner.begin().unwrap();
+            for key in first..first + 50 {
+                tx.put(&table, key.to_be_bytes(), [round; 1000]).unwrap();
+            }
+            tx.commit().unwrap();
+        }
+        owner.merge().unwrap();
+    };
+    fill(1);
+    let reader = open_read_only(&disk).unwrap();
+    let mine = reader.open_table("t").unwrap();
+    for round in 2..6 {
+        fill(round);
+        let view = reader.snapshot();
+        let mut count = 0;
+        view.for_each(&mine, .., |_, value| {
+            assert_eq!(value, [round - 1; 1000]);
+            count += 1;
+            std::ops::ControlFlow::Continue(())
+        })
+        .unwrap();
+        assert_eq!(count, 4000);
+        assert!(reader.refresh().unwrap());
+    }
+}
