@@ -53,7 +53,8 @@ impl Db {
         Ok(info)
     }
 
-    /// Deletes a declared snapshot. Its name may be given again. Views of it that are open read on.
+    /// Deletes a declared snapshot. Its name may be given again. Views of it that are open in this process read on; one
+    /// of which another process holds a view is not deleted.
     ///
     /// The deletion is durable when this returns. What only this snapshot kept is given back in the background
     /// (by this call, where there is none): whole key frames and runs at once, records among those that other
