@@ -9,6 +9,7 @@ mod demo;
 mod errors;
 mod forget;
 mod records;
+mod restore;
 mod snapshots;
 mod transfer;
 

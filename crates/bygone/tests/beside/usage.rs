@@ -75,8 +75,8 @@ fn a_snapshot_that_another_process_reads_may_not_be_deleted() {
         }
         other => panic!("{other:?}"),
     }
-    assert_eq!(owner.snapshots().unwrap()[1].holders, [name.clone()]);
-    assert_eq!(owner.snapshot_info(ids[1]).unwrap().holders, [name.clone()]);
+    assert_eq!(owner.snapshots().unwrap()[1].holders, [name.as_str()]);
+    assert_eq!(owner.snapshot_info(ids[1]).unwrap().holders, [name.as_str()]);
     assert!(matches!(owner.release_snapshot(ids[1], &name), Err(Error::InvalidArgument { .. })));
     let doomed = owner.apply_retention(&Retention::new().keep_last(1)).unwrap();
     assert_eq!(doomed.iter().map(|info| info.id).collect::<Vec<_>>(), [ids[0]], "what is held is kept");
