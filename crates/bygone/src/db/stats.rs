@@ -67,6 +67,9 @@ pub struct Stats {
     /// The views that are being held, the longest first; one that is just being read through may be among
     /// them.
     pub held_snapshots: Vec<HeldSnapshot>,
+    /// How often other processes have the database open for reading, each moment that they hold views of counted. They
+    /// keep pages and history runs of then. 0 where this database is open for reading only.
+    pub other_readers: u64,
     /// Keys and values that were committed.
     pub application_bytes: u64,
     /// Bytes written to files: log, runs, base and history together.
@@ -117,9 +120,12 @@ impl Db {
         let mut memtables =
             MemtableBytes { reserved: standby.used() + standby.reserved, ..MemtableBytes::default() };
         layers.memtables.iter().for_each(|memtable| memtables.add(memtable.bytes()));
-        let (wal_bytes, logged) = match &engine.writer {
-            Some(writer) => (writer.wal.bytes(), count(&writer.committer.logged_bytes)),
-            None => (wal::bytes(&*engine.disk, &wal_dir(&engine.path))?, 0),
+        let (wal_bytes, logged, other_readers) = match &engine.writer {
+            Some(writer) => {
+                let other_readers = writer.leases.look()?.terms.len() as u64;
+                (writer.wal.bytes(), count(&writer.committer.logged_bytes), other_readers)
+            }
+            None => (wal::bytes(&*engine.disk, &wal_dir(&engine.path))?, 0, 0),
         };
         Ok(Stats {
             seq: now.seq(),
@@ -145,6 +151,7 @@ impl Db {
             cache_budget_bytes: engine.cache.budget_bytes() as u64,
             reader_slots: engine.present.reader_slots() as u64,
             held_snapshots,
+            other_readers,
             application_bytes: engine
                 .writer
                 .as_ref()

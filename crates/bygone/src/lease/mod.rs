@@ -211,7 +211,7 @@ pub(crate) struct Leases {
 #[derive(Debug, Default)]
 pub(crate) struct Look {
     pub terms: Vec<Terms>,
-    /// A lease that lives, has terms, and cannot be read: nobody knows what it keeps.
+    /// A lease that lives, as far as one can know, and cannot be read: nobody knows what it keeps.
     pub unread: Option<PathBuf>,
 }
 
@@ -252,6 +252,11 @@ impl Leases {
                 }
                 Ok(LockOutcome::Taken(_)) => {}
                 Err(e) if e.kind() == ErrorKind::NotFound => continue,
+                // Another user's, who keeps it to himself. That he lives is all that can be assumed of him.
+                Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+                    look.unread = Some(path);
+                    continue;
+                }
                 Err(e) => return Err(Error::io(&path, "lock", e)),
             }
             match self.read(&path)? {
