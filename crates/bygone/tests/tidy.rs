@@ -31,7 +31,7 @@ const GROUPS: [&[&str]; 11] = [
     &["cache"],
     &["io"],
     &["lease"],
-    &["wal", "memtable", "run", "base"],
+    &["wal", "memtable", "run", "base", "stream"],
     &["snapshot"],
     &["history"],
     &["txn"],

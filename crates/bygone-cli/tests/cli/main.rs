@@ -10,6 +10,7 @@ mod errors;
 mod forget;
 mod records;
 mod restore;
+mod send;
 mod snapshots;
 mod transfer;
 

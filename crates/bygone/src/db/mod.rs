@@ -4,6 +4,7 @@
 //! Promises: the public API. May call: everything.
 
 mod background;
+mod backup;
 mod beside;
 mod bulk;
 mod compare;
@@ -18,6 +19,7 @@ mod open;
 mod options;
 mod prune;
 mod restore;
+mod send;
 mod snapshots;
 mod stats;
 
@@ -29,6 +31,7 @@ use background::Background;
 use engine::Engine;
 pub use options::Options;
 pub use restore::Restored;
+pub use send::Receiving;
 pub use stats::{Stats, VerifyReport};
 
 use crate::error::{Error, Result};
@@ -37,7 +40,7 @@ use crate::io::Disk;
 use crate::limits::TABLES_MAX;
 use crate::snapshot::{Snapshot, Table};
 use crate::txn::record::{Marks, TableChange, check_name};
-use crate::txn::write_set::WriteSet;
+use crate::txn::write_set::Writes;
 use crate::txn::{Transaction, check_write};
 use crate::value::Value;
 
@@ -161,8 +164,7 @@ impl Db {
 
     fn write(&self, table: &Table, key: &[u8], value: Option<&[u8]>) -> Result<()> {
         check_write(key, value)?;
-        let mut writes = WriteSet::default();
-        writes.put(table.id(), key, value);
+        let writes = Writes::one(table.id(), key, value);
         let durability = self.engine().options.durability;
         self.engine().commit(writes, vec![table.clone()], Marks::default(), durability)?;
         Ok(())
@@ -199,7 +201,7 @@ impl Db {
         engine.next_table_id.store(next, Ordering::Relaxed);
         let change = TableChange::Create { id, name: name.to_owned() };
         let marks = Marks { table_change: Some(change), ..Marks::default() };
-        let committed = engine.commit(WriteSet::default(), Vec::new(), marks, engine.options.durability)?;
+        let committed = engine.commit(Writes::default(), Vec::new(), marks, engine.options.durability)?;
         let database = engine.present.context().tables.database();
         let table = Table::new(database, id, name, committed.seq.into());
         tables.insert(name.to_owned(), table.clone());
@@ -228,7 +230,7 @@ impl Db {
         };
         let change = TableChange::Drop { name: name.to_owned() };
         let marks = Marks { table_change: Some(change), ..Marks::default() };
-        engine.commit(WriteSet::default(), vec![table], marks, engine.options.durability)?;
+        engine.commit(Writes::default(), vec![table], marks, engine.options.durability)?;
         tables.remove(name);
         Ok(())
     }

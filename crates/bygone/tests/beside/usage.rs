@@ -50,7 +50,11 @@ fn a_reader_sees_what_was_committed_when_it_opened_and_when_it_refreshed() {
         mine.base_free_bytes + mine.base_history_bytes
     );
     assert!(!owner.refresh().unwrap(), "an owner is always up to date");
-    assert_eq!((theirs.other_readers, mine.other_readers), (2, 0), "one of now, and one of the view that is held");
+    assert_eq!(
+        (theirs.other_readers, mine.other_readers),
+        (2, 0),
+        "one of now, and one of the view that is held"
+    );
     assert!(matches!(reader.snapshot_now(None), Err(Error::ReadOnly { .. })));
     drop((before, reader));
     assert_eq!(leases(&disk).len(), 0);

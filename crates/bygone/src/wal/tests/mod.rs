@@ -3,6 +3,7 @@
 mod beside;
 mod crash;
 mod measure;
+mod real;
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -14,7 +15,7 @@ const DIR: &str = "db/wal";
 const DATABASE: u64 = 0x1234_5678_9abc_def0;
 
 fn settings() -> Settings {
-    Settings { dir: DIR.into(), database_id: DATABASE, segment_bytes: 16 << 10, spares_max: 2 }
+    Settings { dir: DIR.into(), database_id: DATABASE, segment_bytes: 16 << 10, spares_max: 2, mapped: true }
 }
 
 fn new_disk() -> SimDisk {
@@ -35,15 +36,23 @@ const FRESH: Expectation =
 type Commits = Vec<(u64, Vec<u8>)>;
 
 fn read(disk: &SimDisk, expectation: Expectation, read_only: bool) -> Result<(Recovered, Commits)> {
+    read_from(disk, Path::new(DIR), expectation, read_only)
+}
+
+fn read_from(
+    disk: &dyn Disk,
+    dir: &Path,
+    expectation: Expectation,
+    read_only: bool,
+) -> Result<(Recovered, Commits)> {
     let mut commits = Commits::new();
     let mut apply = |seq, _, payload: &[u8]| {
         commits.push((seq, payload.to_vec()));
         Ok(())
     };
-    let directory = Path::new(DIR);
     let recovered = match read_only {
-        true => super::read(disk, directory, expectation, &mut apply),
-        false => recover(disk, directory, expectation, &mut apply),
+        true => super::read(disk, dir, expectation, &mut apply),
+        false => recover(disk, dir, expectation, &mut apply),
     }?;
     Ok((recovered, commits))
 }
