@@ -98,7 +98,8 @@ impl PageStore {
         Ok((store, base))
     }
 
-    /// Opens a file to write it, and finds its newest superblock. Reads no tree, and of the space map only the directory.
+    /// Opens a file to write it, and finds its newest superblock.
+    /// Reads no tree, and of the space map only the directory.
     pub fn open(
         disk: &Arc<dyn Disk>,
         path: &Path,

@@ -1,7 +1,7 @@
 //! Reading beside the process that writes: leases, what they keep, and their end.
 //!
-//! Owns: the tests of `Options::read_only` and `Db::refresh` beside an owner. Promises: a sample that names its seed, for
-//! as many seconds as `BYGONE_SECONDS` says where time decides. May call: the engine's public face only.
+//! Owns: the tests of `Options::read_only` and `Db::refresh` beside an owner. Promises: a sample that names its seed,
+//! for as many seconds as `BYGONE_SECONDS` says where time decides. May call: the engine's public face only.
 
 #[path = "../support/mod.rs"]
 mod support;
