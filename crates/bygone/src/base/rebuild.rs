@@ -239,6 +239,7 @@ impl Rebuild {
         store.write_superblock(&mut publish, next)?;
 
         let mut free = own_dead;
+        store.look_at_leases(self.base.generation());
         {
             let mut space = store.space();
             space.commit(plan);

@@ -7,14 +7,17 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::beside::Reader;
 use super::manifest::Manifest;
 use super::options::Options;
+use super::prune::GivenUp;
 use crate::base::PageStore;
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::health::Health;
 use crate::history::past::Past;
 use crate::io::Disk;
+use crate::lease::Leases;
 use crate::signal::Signal;
 use crate::snapshot::Table;
 use crate::snapshot::present::Present;
@@ -35,6 +38,8 @@ pub(crate) struct Engine {
     pub backlog: Arc<Backlog>,
     /// `None` when the database is open for reading only.
     pub writer: Option<Writer>,
+    /// What only a database has that is open for reading only.
+    pub reader: Option<Reader>,
     pub store: Arc<PageStore>,
     pub past: Arc<Past>,
     pub manifest: Mutex<Manifest>,
@@ -51,6 +56,8 @@ pub(crate) struct Engine {
     pub litter_wanted: AtomicBool,
     /// Why the last pruning came to nothing.
     pub prune_failure: Mutex<Option<Error>>,
+    /// History runs whose files go when no other process reads them any more.
+    pub given_up: Mutex<Vec<GivenUp>>,
     pub standby_signal: Arc<Signal>,
     pub watch_signal: Signal,
     pub counters: Counters,
@@ -63,6 +70,8 @@ pub(crate) struct Engine {
 pub(crate) struct Writer {
     pub wal: Arc<Wal>,
     pub committer: Arc<Committer>,
+    /// What other processes read.
+    pub leases: Arc<Leases>,
 }
 
 /// Bytes since the database was opened. Relaxed everywhere: figures for people.

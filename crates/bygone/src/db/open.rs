@@ -11,16 +11,19 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use super::beside::Reader;
 use super::engine::{Counters, Engine, Writer, runs_dir};
 use super::manifest::Manifest;
 use super::options::Options;
-use crate::base::PageStore;
+use crate::base::{BaseRoot, BaseVersion, PageStore, Superblock};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::health::Health;
 use crate::history::past::Past;
+use crate::ids::random;
 use crate::io::{Disk, LockOutcome, exists, list, remove, sync_dir};
 use crate::layer::HashedKey;
+use crate::lease::{self, Leases};
 use crate::memtable::Memtable;
 use crate::run::{self, Run, RunMeta, file_name};
 use crate::signal::Signal;
@@ -51,21 +54,20 @@ impl Engine {
         if (options.read_only || !options.create) && !exists(&*disk, &base_path)? {
             return Err(Error::NotFound { path: path.to_owned() });
         }
-        if !options.read_only {
-            for directory in [path, &wal_dir(path), &runs_dir(path), &path.join(HISTORY_DIR)] {
-                make_dir(&*disk, directory)?;
-            }
+        if options.read_only {
+            return Engine::open_beside(disk, path, options);
         }
-        let lock = take_lock(&*disk, &path.join(LOCK_FILE), !options.read_only)?;
+        for directory in [path, &wal_dir(path), &runs_dir(path), &path.join(HISTORY_DIR)] {
+            make_dir(&*disk, directory)?;
+        }
+        let lock = take_lock(&*disk, &path.join(LOCK_FILE), true)?;
         let cache = Cache::new(options.cache_bytes);
         // Looked for under the lock: another process may have made the database since.
         if !exists(&*disk, &base_path)? {
             create(&disk, path, &cache, &options)?;
         }
-        if !options.read_only {
-            // Also of a database that was there: whoever made it may have been stopped right before this.
-            sync_dir(&*disk, path)?;
-        }
+        // Also of a database that was there: whoever made it may have been stopped right before this.
+        sync_dir(&*disk, path)?;
         recover(disk, path, cache, options, lock)
     }
 }
@@ -76,7 +78,7 @@ pub(super) fn wal_dir(path: &Path) -> PathBuf {
 
 /// Where history runs are. Elsewhere than in the database directory each database has a directory of its own,
 /// so that none takes another's runs for litter.
-fn history_dir(path: &Path, database_id: u64, options: &Options) -> PathBuf {
+pub(super) fn history_dir(path: &Path, database_id: u64, options: &Options) -> PathBuf {
     match &options.history_dir {
         None => path.join(HISTORY_DIR),
         Some(directory) => directory.join(format!("{database_id:016x}")),
@@ -126,12 +128,6 @@ pub(super) fn take_lock(disk: &dyn Disk, path: &Path, exclusive: bool) -> Result
     }
 }
 
-/// A number nobody can guess: the standard library keys its hash maps with such.
-pub(super) fn random() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    std::collections::hash_map::RandomState::new().build_hasher().finish()
-}
-
 /// Makes a database: the log first, then the base under another name, which is renamed last. The caller makes
 /// the new name durable.
 fn create(disk: &Arc<dyn Disk>, path: &Path, cache: &Arc<Cache>, options: &Options) -> Result<()> {
@@ -178,134 +174,235 @@ fn recover(
     options: Options,
     lock: Box<dyn Send + Sync>,
 ) -> Result<Arc<Engine>> {
-    let base_path = path.join(BASE_FILE);
-    let (store, superblock) = PageStore::open(&disk, &base_path, &cache, options.read_only)?;
-    let manifest = Manifest::decode(&superblock.manifest)
-        .ok_or_else(|| Error::corruption(&base_path, 0, "the superblock's manifest cannot be read"))?;
+    let (store, superblock) = PageStore::open(&disk, &path.join(BASE_FILE), &cache)?;
+    let manifest = decode_manifest(&superblock, &store)?;
     let base = store.open_base(&superblock.root)?;
+    let runs = open_runs(&*disk, path, &manifest, &cache)?;
+    let mut replay = Replay::new(&manifest, &options);
+    let expected = expectation(&manifest, store.database_id());
+    let recovered = wal::recover(&*disk, &wal_dir(path), expected, &mut |seq, segment, bytes| {
+        replay.apply(seq, segment, bytes, path)
+    })?;
+    check_superblock_number(recovered.superblock_number, &superblock, &store)?;
+    let history_dir = history_dir(path, store.database_id(), &options);
+    make_dir(&*disk, &history_dir)?;
+    // Again, for one that a crash while it was made left behind.
+    sync_parent(&*disk, &history_dir)?;
+    // Only now: under a superblock that is not the newest, what the newest names would be taken for litter.
+    remove_litter(&*disk, path, &history_dir, &manifest)?;
+    let commits = recovered.commits;
+    let found = Found { manifest, base, runs, replay, commits };
+    let parts = Parts { disk, path, cache, options, store, lock };
+    parts.assemble(found, Side::Owner(recovered))
+}
+
+pub(super) fn decode_manifest(superblock: &Superblock, store: &PageStore) -> Result<Manifest> {
+    Manifest::decode(&superblock.manifest)
+        .ok_or_else(|| Error::corruption(store.path(), 0, "the superblock's manifest cannot be read"))
+}
+
+pub(super) fn open_runs(
+    disk: &dyn Disk,
+    path: &Path,
+    manifest: &Manifest,
+    cache: &Arc<Cache>,
+) -> Result<Vec<Arc<Run>>> {
     let open_run = |meta: &RunMeta| {
         let path = runs_dir(path).join(file_name(meta.id));
-        Run::open(&*disk, &path, meta, manifest.hash_seed, &cache)
+        Run::open(disk, &path, meta, manifest.hash_seed, cache)
     };
-    let runs = manifest.runs.iter().map(open_run).collect::<Result<Vec<_>>>()?;
+    manifest.runs.iter().map(open_run).collect()
+}
 
-    let mut replay = Replay::new(&manifest, &options);
-    let expected = wal::Expectation {
-        database_id: store.database_id(),
+pub(super) fn expectation(manifest: &Manifest, database_id: u64) -> wal::Expectation {
+    wal::Expectation {
+        database_id,
         floor_segment: manifest.wal_floor,
         next_seq: manifest.flushed_seq + 1,
         durable_end: manifest.durable_end,
-    };
-    let recovered =
-        wal::recover(&*disk, &wal_dir(path), expected, options.read_only, &mut |seq, segment, bytes| {
-            replay.apply(seq, segment, bytes, path)
-        })?;
-    if recovered.superblock_number > store.superblock_number() {
-        let reason = format!(
-            "the log was begun under superblock {}, but the newest here is {}",
-            recovered.superblock_number,
-            store.superblock_number()
+    }
+}
+
+/// Whether this superblock is as new as that which the log names.
+pub(super) fn check_superblock_number(named: u64, newest: &Superblock, store: &PageStore) -> Result<()> {
+    if named <= newest.number {
+        return Ok(());
+    }
+    let reason =
+        format!("the log was begun under superblock {named}, but the newest here is {}", newest.number);
+    Err(Error::corruption(store.path(), 0, reason))
+}
+
+/// What the files of a database say.
+pub(super) struct Found {
+    pub manifest: Manifest,
+    pub base: Arc<BaseVersion>,
+    pub runs: Vec<Arc<Run>>,
+    pub replay: Replay,
+    /// How many commits the log had.
+    pub commits: u64,
+}
+
+impl Found {
+    pub fn layers(&self, context: Arc<Context>) -> Layers {
+        let frozen = self.replay.frozen.iter().rev().map(|frozen| &frozen.memtable);
+        Layers {
+            context,
+            memtables: std::iter::once(&self.replay.active).chain(frozen).cloned().collect(),
+            runs: self.runs.clone(),
+            base: self.base.clone(),
+            exact_from: self.manifest.flushed_seq,
+        }
+    }
+}
+
+/// What an engine is made of before anything is read.
+pub(super) struct Parts<'a> {
+    pub disk: Arc<dyn Disk>,
+    pub path: &'a Path,
+    pub cache: Arc<Cache>,
+    pub options: Options,
+    pub store: Arc<PageStore>,
+    pub lock: Box<dyn Send + Sync>,
+}
+
+/// Who opens a database.
+pub(super) enum Side {
+    /// Who writes it, with the log that is to be continued.
+    Owner(wal::Recovered),
+    Reader(Reader),
+}
+
+impl Parts<'_> {
+    pub fn assemble(self, found: Found, side: Side) -> Result<Arc<Engine>> {
+        let Parts { disk, path, cache, options, store, lock } = self;
+        let past = Past::new(
+            disk.clone(),
+            history_dir(path, store.database_id(), &options),
+            store.clone(),
+            cache.clone(),
         );
-        return Err(Error::corruption(&base_path, 0, reason));
-    }
-    let history_dir = history_dir(path, store.database_id(), &options);
-    if !options.read_only {
-        make_dir(&*disk, &history_dir)?;
-        // Again, for one that a crash while it was made left behind.
-        sync_parent(&*disk, &history_dir)?;
-        // Only now: under a superblock that is not the newest, what the newest names would be taken for
-        // litter.
-        remove_litter(&*disk, path, &history_dir, &manifest)?;
-    }
-
-    // Relaxed: only uniqueness matters.
-    let database = NEXT_DATABASE.fetch_add(1, Ordering::Relaxed);
-    let context = Arc::new(Context {
-        hash_seed: manifest.hash_seed,
-        tables: TableDirectory::new(database),
-        _lock: lock,
-    });
-    let memtables =
-        std::iter::once(&replay.active).chain(replay.frozen.iter().rev().map(|frozen| &frozen.memtable));
-    let layers = Layers {
-        context,
-        memtables: memtables.cloned().collect(),
-        runs,
-        base,
-        exact_from: manifest.flushed_seq,
-    };
-    let present = Arc::new(Present::new(layers, replay.last_seq, options.limits.clone()));
-    let next_table_id = load_tables(&present)?.max(replay.next_table_id);
-
-    let health = Arc::new(Health::default());
-    let backlog = Arc::new(Backlog::new(health.clone(), options.memtable_bytes));
-    for frozen in replay.frozen {
-        backlog.push(frozen);
-    }
-    let recovered_commits = recovered.commits;
-    let standby_signal = Arc::new(Signal::default());
-    let writer = if options.read_only {
-        None
-    } else {
-        let settings = log_settings(path, store.database_id(), &options);
-        let wal = Wal::open(disk.clone(), settings, recovered, store.superblock_number())?;
-        let wal = Arc::new(wal);
-        let start = Start {
-            next_seq: replay.last_seq + 1,
-            next_snapshot_id: replay.next_snapshot_id,
-            last_time_micros: replay.last_time_micros,
-            active: replay.active,
-            declared: unmerged_snapshots(&present)?,
+        // Relaxed: only uniqueness matters.
+        let database = NEXT_DATABASE.fetch_add(1, Ordering::Relaxed);
+        let context = Arc::new(Context {
+            hash_seed: found.manifest.hash_seed,
+            tables: TableDirectory::new(database),
+            _lock: lock,
+        });
+        let layers = found.layers(context);
+        let Found { manifest, base, replay, commits: recovered_commits, .. } = found;
+        let present = Arc::new(Present::new(layers, replay.last_seq, options.limits.clone()));
+        let next_table_id = load_tables(&present)?.max(replay.next_table_id);
+        let health = Arc::new(Health::default());
+        let backlog = Arc::new(Backlog::new(health.clone(), options.memtable_bytes));
+        for frozen in replay.frozen {
+            backlog.push(frozen);
+        }
+        let standby_signal = Arc::new(Signal::default());
+        let (writer, reader) = match side {
+            Side::Reader(reader) => (None, Some(reader)),
+            Side::Owner(recovered) => {
+                let leases = respect_leases(&disk, path, &store, &past, &base)?;
+                let settings = log_settings(path, store.database_id(), &options);
+                let wal = Arc::new(Wal::open(disk.clone(), settings, recovered, store.superblock_number())?);
+                let start = Start {
+                    next_seq: replay.last_seq + 1,
+                    next_snapshot_id: replay.next_snapshot_id,
+                    last_time_micros: replay.last_time_micros,
+                    active: replay.active,
+                    declared: unmerged_snapshots(&present)?,
+                };
+                let committer = Arc::new(Committer::new(
+                    health.clone(),
+                    present.clone(),
+                    backlog.clone(),
+                    wal.clone(),
+                    standby_signal.clone(),
+                    start,
+                ));
+                (Some(Writer { wal, committer, leases }), None)
+            }
         };
-        let committer = Committer::new(
-            health.clone(),
-            present.clone(),
-            backlog.clone(),
-            wal.clone(),
-            standby_signal.clone(),
-            start,
-        );
-        Some(Writer { wal, committer: Arc::new(committer) })
-    };
-    let past = Past::new(disk.clone(), history_dir, store.clone(), cache.clone());
-    let prune_wanted = past.last_deletion(&present.snapshot())? > manifest.pruned_seq;
-    let engine = Engine {
-        disk,
-        path: path.to_owned(),
-        options,
-        health,
-        cache,
-        present,
-        backlog,
-        writer,
-        store,
-        past,
-        manifest: Mutex::new(manifest),
-        next_table_id: next_table_id.into(),
-        flushing: Mutex::default(),
-        merging: Mutex::default(),
-        merge_signal: Signal::default(),
-        prune_wanted: prune_wanted.into(),
-        litter_wanted: true.into(),
-        prune_failure: Mutex::default(),
-        standby_signal,
-        watch_signal: Signal::default(),
-        counters: Counters::default(),
-        closing: Arc::default(),
-        recovered_commits,
-    };
-    engine.tell_runs();
-    Ok(Arc::new(engine))
+        let prune_wanted = past.last_deletion(&present.snapshot())? > manifest.pruned_seq;
+        let engine = Engine {
+            disk,
+            path: path.to_owned(),
+            options,
+            health,
+            cache,
+            present,
+            backlog,
+            writer,
+            reader,
+            store,
+            past,
+            manifest: Mutex::new(manifest),
+            next_table_id: next_table_id.into(),
+            flushing: Mutex::default(),
+            merging: Mutex::default(),
+            merge_signal: Signal::default(),
+            prune_wanted: prune_wanted.into(),
+            litter_wanted: true.into(),
+            prune_failure: Mutex::default(),
+            given_up: Mutex::default(),
+            standby_signal,
+            watch_signal: Signal::default(),
+            counters: Counters::default(),
+            closing: Arc::default(),
+            recovered_commits,
+        };
+        engine.tell_runs();
+        Ok(Arc::new(engine))
+    }
+}
+
+/// What other processes read stays, from before anything is written. They may have leased bases that an owner before
+/// this one superseded.
+fn respect_leases(
+    disk: &Arc<dyn Disk>,
+    path: &Path,
+    store: &Arc<PageStore>,
+    past: &Past,
+    base: &Arc<BaseVersion>,
+) -> Result<Arc<Leases>> {
+    let directory = path.join(lease::DIRECTORY);
+    if !exists(&**disk, &directory)? {
+        disk.create_dir_all(&directory).map_err(|e| Error::io(&directory, "create", e))?;
+    }
+    let leases = Arc::new(Leases::new(disk.clone(), path, store.database_id()));
+    store.respect(leases.clone());
+    let look = leases.look()?;
+    if let Some(path) = look.unread {
+        // Nobody can say which base it is that must stay.
+        return Err(Error::Locked { path, owner: None });
+    }
+    let mut roots = Vec::new();
+    for terms in look.terms.iter().filter(|terms| terms.generation < base.generation()) {
+        let Some(root) = BaseRoot::decode(&terms.root).filter(|root| root.generation == terms.generation)
+        else {
+            continue;
+        };
+        let leased = store.open_leased(&root, None).and_then(|leased| past.intervals(&leased));
+        match leased {
+            Ok(intervals) => roots.extend(intervals.iter().filter_map(|(_, interval)| interval.key_frame)),
+            // Its reader will meet the same damage.
+            Err(Error::Corruption { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        roots.push(root);
+    }
+    store.keep_superseded(&roots, base)?;
+    Ok(leases)
 }
 
 /// The log's commits on their way back into memtables.
-struct Replay {
+pub(super) struct Replay {
     memtable_bytes: usize,
     hash_seed: u64,
     active: Arc<Memtable>,
     /// Oldest first.
     frozen: Vec<Frozen>,
-    last_seq: u64,
+    pub last_seq: u64,
     /// Counts dropped tables too: their records are still there, and an id that was given again would show
     /// them.
     next_table_id: u32,
@@ -314,7 +411,7 @@ struct Replay {
 }
 
 impl Replay {
-    fn new(manifest: &Manifest, options: &Options) -> Replay {
+    pub fn new(manifest: &Manifest, options: &Options) -> Replay {
         Replay {
             memtable_bytes: options.memtable_bytes,
             hash_seed: manifest.hash_seed,
@@ -327,7 +424,7 @@ impl Replay {
         }
     }
 
-    fn apply(&mut self, seq: u64, segment: u64, bytes: &[u8], path: &Path) -> Result<()> {
+    pub fn apply(&mut self, seq: u64, segment: u64, bytes: &[u8], path: &Path) -> Result<()> {
         let Some(commit) = record::decode(seq, bytes) else {
             let path = wal::segment_path(&wal_dir(path), segment);
             return Err(Error::corruption(&path, 0, format!("the record of commit {seq} cannot be read")));
