@@ -29,6 +29,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 #![deny(missing_docs)]
 
+mod archive;
 mod base;
 mod cache;
 mod codec;
@@ -44,6 +45,7 @@ pub mod io;
 mod layer;
 pub mod limits;
 mod memtable;
+mod mutation;
 mod registry;
 mod run;
 mod signal;

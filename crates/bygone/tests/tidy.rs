@@ -25,12 +25,14 @@ const PANICS: [&str; 3] = [".unwrap()", ".lock().expect(", ".write().expect("];
 /// The modules of the engine from the bottom to the top, in groups. A module may call those of the groups
 /// below its own; modules of one group never call each other, but for those in the first, which are words
 /// rather than parts.
-const GROUPS: [&[&str]; 10] = [
-    &["limits", "error", "ids", "value", "codec", "layer", "sync", "health", "signal", "utc"],
+const GROUPS: [&[&str]; 12] = [
+    &["limits", "error", "ids", "value", "codec", "layer", "sync", "health", "signal", "utc", "mutation"],
     &["registry"],
     &["cache"],
     &["io"],
-    &["wal", "memtable", "run", "base"],
+    &["wal", "memtable", "run"],
+    &["archive"],
+    &["base"],
     &["snapshot"],
     &["history"],
     &["txn"],

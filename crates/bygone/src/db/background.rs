@@ -1,7 +1,7 @@
 //! The threads that work behind the writers' backs.
 //!
 //! Owns: the threads `bygone-flush`, `bygone-merge`, `bygone-standby` (the next memtable and the next log
-//! segment), and `bygone-watch` (who holds views for how long). Promises: an error or a panic in one of them
+//! segment), `bygone-archive` (in split mode), and `bygone-watch` (who holds views for how long). Promises: an error or a panic in one of them
 //! poisons the database with its cause; nobody waits for ever. May call: the engine.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -38,6 +38,9 @@ impl Background {
             background.spawn("bygone-flush", flush_loop)?;
             background.spawn("bygone-merge", merge_loop)?;
             background.spawn("bygone-standby", standby_loop)?;
+            if engine.store.archive().is_some() {
+                background.spawn("bygone-archive", archive_loop)?;
+            }
         }
         background.spawn("bygone-watch", watch_loop)?;
         Ok(background)
@@ -70,6 +73,7 @@ impl Drop for Background {
         self.engine.backlog.close();
         self.engine.merge_signal.close();
         self.engine.standby_signal.close();
+        self.engine.archive_signal.close();
         self.engine.watch_signal.close();
         for thread in self.threads.drain(..) {
             // A panic in it was caught and is the database's poison already.
@@ -126,6 +130,18 @@ fn watch_loop(engine: &Engine) -> Result<()> {
         engine.present.look();
     }
     Ok(())
+}
+
+/// A thread of its own: the history directory may be on a slow disk.
+fn archive_loop(engine: &Engine) -> Result<()> {
+    let mut more = false;
+    loop {
+        let wait = if more { Duration::ZERO } else { TICK };
+        if engine.archive_signal.wait(wait) == Woken::Closing || engine.health.is_poisoned() {
+            return Ok(());
+        }
+        more = engine.archive_some()?;
+    }
 }
 
 fn merge_loop(engine: &Engine) -> Result<()> {

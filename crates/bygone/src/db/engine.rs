@@ -6,7 +6,9 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
+use super::archive::Pending;
 use super::manifest::Manifest;
 use super::options::Options;
 use crate::base::PageStore;
@@ -40,8 +42,9 @@ pub(crate) struct Engine {
     pub manifest: Mutex<Manifest>,
     /// The id that the next table gets. Changed under the lock of the directory of tables.
     pub next_table_id: AtomicU32,
-    /// Held by who flushes, and by who merges. Lock order: `flushing` or `merging`, never both; the store's
-    /// publish lock; `manifest`; the backlog's.
+    /// Held by who archives or prunes, by who flushes, and by who merges. Lock order: `archiving`; `flushing` or
+    /// `merging`, never both; the store's publish lock; `manifest`; `pending`; the backlog's.
+    pub archiving: Mutex<()>,
     pub flushing: Mutex<()>,
     pub merging: Mutex<()>,
     pub merge_signal: Signal,
@@ -51,6 +54,13 @@ pub(crate) struct Engine {
     pub litter_wanted: AtomicBool,
     /// Why the last pruning came to nothing.
     pub prune_failure: Mutex<Option<Error>>,
+    /// Pages that wait to be archived. Changed under `archiving`.
+    pub pending: Mutex<Pending>,
+    /// Why the history directory could not be used, and when that was.
+    pub archive_failure: Mutex<Option<(Error, Instant)>>,
+    pub archive_signal: Signal,
+    /// The history directory is to be remembered, and no superblock says it yet.
+    pub place_is_new: AtomicBool,
     pub standby_signal: Arc<Signal>,
     pub watch_signal: Signal,
     pub counters: Counters,
@@ -74,6 +84,7 @@ pub(crate) struct Counters {
     pub flushes: AtomicU64,
     pub consolidations: AtomicU64,
     pub merges: AtomicU64,
+    pub archived_pages: AtomicU64,
 }
 
 impl Counters {
@@ -156,7 +167,9 @@ impl Engine {
     pub fn close(&self) -> Result<()> {
         let Some(writer) = &self.writer else { return Ok(()) };
         writer.wal.close()?;
-        if lock(&self.manifest).durable_end < writer.wal.durable_end() {
+        let behind = lock(&self.manifest).durable_end < writer.wal.durable_end();
+        // Relaxed: nobody else is left.
+        if behind || self.place_is_new.load(Ordering::Relaxed) {
             self.publish_manifest(|_| ())?;
         }
         Ok(())

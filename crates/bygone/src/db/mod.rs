@@ -3,6 +3,7 @@
 //! Owns: [`Db`], and the wiring of all other modules: opening, flushing, merging, background threads.
 //! Promises: the public API. May call: everything.
 
+mod archive;
 mod background;
 mod compare;
 mod consolidate;

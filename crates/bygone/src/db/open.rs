@@ -10,16 +10,18 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use super::engine::{Counters, Engine, Writer, runs_dir};
 use super::manifest::Manifest;
 use super::options::Options;
+use crate::archive::{self, Archive, PLACE_BYTES_MAX};
 use crate::base::PageStore;
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::health::Health;
 use crate::history::past::Past;
-use crate::io::{Disk, LockOutcome, exists, list, remove, sync_dir};
+use crate::io::{Disk, LockOutcome, exists, list, make_dir, remove, sync_dir, sync_parent};
 use crate::layer::HashedKey;
 use crate::memtable::Memtable;
 use crate::run::{self, Run, RunMeta, file_name};
@@ -74,13 +76,48 @@ pub(super) fn wal_dir(path: &Path) -> PathBuf {
     path.join("wal")
 }
 
-/// Where history runs are. Elsewhere than in the database directory each database has a directory of its own,
-/// so that none takes another's runs for litter.
-fn history_dir(path: &Path, database_id: u64, options: &Options) -> PathBuf {
-    match &options.history_dir {
-        None => path.join(HISTORY_DIR),
-        Some(directory) => directory.join(format!("{database_id:016x}")),
+/// Where the history directory is, if the past is split from the present: as the application says, or as it said
+/// before.
+fn history_place(disk: &dyn Disk, options: &Options, manifest: &Manifest) -> Result<Option<PathBuf>> {
+    let Some(directory) = &options.history_dir else {
+        let remembered = &manifest.archive.place;
+        return Ok((!remembered.is_empty()).then(|| PathBuf::from(remembered)));
+    };
+    let place = disk.absolute(directory).map_err(|e| Error::io(directory, "find", e))?;
+    let fits = place.to_str().is_some_and(|text| (1..=PLACE_BYTES_MAX).contains(&text.len()));
+    if fits {
+        return Ok(Some(place));
     }
+    let reason = format!("the path of a history directory is UTF-8 of 1 to {PLACE_BYTES_MAX} bytes");
+    Err(Error::InvalidArgument { reason })
+}
+
+/// Opens the archive in the history directory, and makes the directory if nothing was ever put there. In it each
+/// database has a directory of its own, so that none takes another's files for litter. Answers also why it cannot
+/// be used, if that is so: the present can do without.
+fn open_archive(
+    disk: &Arc<dyn Disk>,
+    place: &Path,
+    options: &Options,
+    store: &PageStore,
+    manifest: &mut Manifest,
+    cache: &Arc<Cache>,
+) -> (Arc<Archive>, Option<Error>) {
+    let settings = archive::Settings {
+        directory: place.join(format!("{:016x}", store.database_id())),
+        database_id: store.database_id(),
+        hash_seed: manifest.hash_seed,
+        segment_bytes: options.archive_segment_bytes,
+        read_only: options.read_only,
+    };
+    let was_used = manifest.archive.used;
+    let archive = Archive::open(disk.clone(), settings, cache, manifest.archive.clone());
+    let failure = if options.read_only { archive.missing() } else { archive.prepare().err() };
+    if failure.is_none() || !was_used {
+        archive.remember(&place.to_string_lossy());
+    }
+    manifest.archive = archive.state();
+    (archive, failure)
 }
 
 pub(super) fn log_settings(path: &Path, database_id: u64, options: &Options) -> wal::Settings {
@@ -89,32 +126,6 @@ pub(super) fn log_settings(path: &Path, database_id: u64, options: &Options) -> 
         database_id,
         segment_bytes: options.log_segment_bytes.next_multiple_of(4096),
         spares_max: SPARE_SEGMENTS,
-    }
-}
-
-/// Makes a directory and those above it, as far as they are missing, and their names durable: without its
-/// name everything in it is lost.
-pub(super) fn make_dir(disk: &dyn Disk, directory: &Path) -> Result<()> {
-    let mut missing = Vec::new();
-    for ancestor in directory.ancestors().take_while(|ancestor| *ancestor != Path::new("")) {
-        if exists(disk, ancestor)? {
-            break;
-        }
-        missing.push(ancestor);
-    }
-    if missing.is_empty() {
-        return Ok(());
-    }
-    disk.create_dir_all(directory).map_err(|e| Error::io(directory, "create", e))?;
-    missing.into_iter().rev().try_for_each(|made| sync_parent(disk, made))
-}
-
-/// Makes the name of a file or directory durable.
-pub(super) fn sync_parent(disk: &dyn Disk, path: &Path) -> Result<()> {
-    match path.parent() {
-        None => Ok(()),
-        Some(parent) if parent == Path::new("") => sync_dir(disk, Path::new(".")),
-        Some(parent) => sync_dir(disk, parent),
     }
 }
 
@@ -179,7 +190,7 @@ fn recover(
 ) -> Result<Arc<Engine>> {
     let base_path = path.join(BASE_FILE);
     let (store, superblock) = PageStore::open(&disk, &base_path, &cache, options.read_only)?;
-    let manifest = Manifest::decode(&superblock.manifest)
+    let mut manifest = Manifest::decode(&superblock.manifest)
         .ok_or_else(|| Error::corruption(&base_path, 0, "the superblock's manifest cannot be read"))?;
     let base = store.open_base(&superblock.root)?;
     let open_run = |meta: &RunMeta| {
@@ -207,15 +218,27 @@ fn recover(
         );
         return Err(Error::corruption(&base_path, 0, reason));
     }
-    let history_dir = history_dir(path, store.database_id(), &options);
-    if !options.read_only {
-        make_dir(&*disk, &history_dir)?;
-        // Again, for one that a crash while it was made left behind.
-        sync_parent(&*disk, &history_dir)?;
-        // Only now: under a superblock that is not the newest, what the newest names would be taken for
-        // litter.
-        remove_litter(&*disk, path, &history_dir, &manifest)?;
+    let local_history = path.join(HISTORY_DIR);
+    let (mut history_dir, mut archive_failure) = (local_history.clone(), None);
+    let remembered = manifest.archive.clone();
+    // Only now: under a superblock that is not the newest, what the newest names would be taken for litter.
+    if let Some(place) = history_place(&*disk, &options, &manifest)? {
+        let (archive, failure) = open_archive(&disk, &place, &options, &store, &mut manifest, &cache);
+        history_dir = archive.directory().to_owned();
+        archive_failure = failure;
+        store.set_archive(archive);
     }
+    if !options.read_only {
+        make_dir(&*disk, &local_history)?;
+        // Again, for one that a crash while it was made left behind.
+        sync_parent(&*disk, &local_history)?;
+        remove_litter(&*disk, path, &manifest)?;
+        remove_run_litter(&*disk, &local_history, &manifest)?;
+        if archive_failure.is_none() && history_dir != local_history {
+            archive_failure = remove_run_litter(&*disk, &history_dir, &manifest).err();
+        }
+    }
+    let place_is_new = remembered.place != manifest.archive.place;
 
     // Relaxed: only uniqueness matters.
     let database = NEXT_DATABASE.fetch_add(1, Ordering::Relaxed);
@@ -266,7 +289,7 @@ fn recover(
         );
         Some(Writer { wal, committer: Arc::new(committer) })
     };
-    let past = Past::new(disk.clone(), history_dir, store.clone(), cache.clone());
+    let past = Past::new(disk.clone(), (history_dir, local_history), store.clone(), cache.clone());
     let prune_wanted = past.last_deletion(&present.snapshot())? > manifest.pruned_seq;
     let engine = Engine {
         disk,
@@ -281,12 +304,17 @@ fn recover(
         past,
         manifest: Mutex::new(manifest),
         next_table_id: next_table_id.into(),
+        archiving: Mutex::default(),
         flushing: Mutex::default(),
         merging: Mutex::default(),
         merge_signal: Signal::default(),
         prune_wanted: prune_wanted.into(),
         litter_wanted: true.into(),
         prune_failure: Mutex::default(),
+        pending: Mutex::default(),
+        archive_failure: Mutex::new(archive_failure.map(|error| (error, Instant::now()))),
+        archive_signal: Signal::default(),
+        place_is_new: place_is_new.into(),
         standby_signal,
         watch_signal: Signal::default(),
         counters: Counters::default(),
@@ -362,13 +390,18 @@ impl Replay {
 }
 
 /// Removes files that a crash left behind before a superblock named them, or after it no longer did.
-fn remove_litter(disk: &dyn Disk, path: &Path, history_dir: &Path, manifest: &Manifest) -> Result<()> {
+fn remove_litter(disk: &dyn Disk, path: &Path, manifest: &Manifest) -> Result<()> {
     let runs_dir = runs_dir(path);
     for name in list(disk, &runs_dir)? {
         if !manifest.runs.iter().any(|run| file_name(run.id) == name) {
             remove(disk, &runs_dir.join(name))?;
         }
     }
+    Ok(())
+}
+
+/// The same with history runs: of those a superblock names only the one in the making.
+fn remove_run_litter(disk: &dyn Disk, history_dir: &Path, manifest: &Manifest) -> Result<()> {
     for name in list(disk, history_dir)? {
         let unfinished = |id| id >= manifest.next_run_id || id == manifest.unfinished_history_run;
         if run::file_id(&name).is_some_and(unfinished) {

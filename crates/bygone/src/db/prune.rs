@@ -12,16 +12,19 @@
 //! back on account of a deletion that a power cut undoes.
 
 use std::collections::HashSet;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use super::engine::{Engine, lock};
 use super::keep::{Newest, RunsUntilClosed, keep_needed};
-use crate::base::Updates;
+use crate::archive::{Archive, Change};
+use crate::base::{DeadPage, Updates};
 use crate::error::Result;
 use crate::history::Interval;
+use crate::history::past::Past;
 use crate::history::plan::Chain as OpenChain;
 use crate::history::prune::{Chain, Fate, Kept, plan};
-use crate::io::{list, remove, sync_dir};
+use crate::io::{exists, list, remove, sync_dir};
 use crate::run::{self, RunMeta, file_name};
 use crate::snapshot::rows;
 
@@ -31,6 +34,9 @@ struct Changes {
     rows: Vec<([u8; 8], Option<Vec<u8>>)>,
     next: usize,
     frames_given_up: u64,
+    /// The pages that only those frames had, by where they are.
+    pages_archived: Vec<DeadPage>,
+    pages_in_file: Vec<DeadPage>,
     runs_given_up: Vec<RunMeta>,
     runs_made: Vec<RunMeta>,
     /// Whether a chain was rewritten.
@@ -57,6 +63,7 @@ impl Engine {
     }
 
     fn prune(&self) -> Result<()> {
+        let _archiving = lock(&self.archiving);
         let _merging = lock(&self.merging);
         let layers = self.present.layers();
         let now = self.present.snapshot();
@@ -93,12 +100,21 @@ impl Engine {
             let older = self.store.open_base(frame)?;
             let pages = self.store.pages_only_in(&older, &next)?;
             // What was born by then is the frame before's, too.
-            rebuild.release_kept(pages.into_iter().filter(|page| page.birth > kept_generation));
+            let pages = pages.into_iter().filter(|page| page.birth > kept_generation).collect();
+            let (archived, in_file) = self.part_given_up(pages)?;
+            changes.pages_archived.extend(archived);
+            changes.pages_in_file.extend(in_file);
             changes.frames_given_up += 1;
         }
         rebuild.apply(rows::HISTORY, &mut changes, usize::MAX)?;
-        let new_base = rebuild.finish(base.seq(), kept_generation, || {
+        let archive_change = self.take_out_of_archive(&changes.pages_archived)?;
+        rebuild.release_kept(changes.pages_in_file.iter().copied());
+        rebuild.give_up_archived(changes.pages_archived.iter().copied());
+        let published = rebuild.finish(base.seq(), kept_generation, || {
             let mut manifest = lock(&self.manifest);
+            if let Some((_, change)) = &archive_change {
+                manifest.archive = change.state.clone();
+            }
             manifest.pruned_seq = deleted_up_to;
             manifest.unfinished_history_run = 0;
             manifest.retained_bases -= changes.frames_given_up;
@@ -111,18 +127,37 @@ impl Engine {
                 manifest.chain = OpenChain::default();
             }
             manifest.encode()
-        })?;
+        });
+        let new_base = match (published, archive_change) {
+            (Ok(new_base), archive_change) => {
+                self.forget_pending(&changes.pages_in_file);
+                archive_change.into_iter().for_each(|(archive, change)| archive.settle(change));
+                new_base
+            }
+            (Err(error), archive_change) => {
+                archive_change.into_iter().for_each(|(archive, change)| self.take_back(archive, change));
+                return Err(error);
+            }
+        };
         self.superblock_written();
         self.present.publish(|layers| layers.with_merged(new_base, &[], 0));
         let ends: Vec<u64> = intervals.iter().map(|(end, _)| *end).collect();
         self.past.forget_opened(&ends);
         drop(base);
-        for run in &changes.runs_given_up {
-            remove(&*self.disk, &self.past.directory.join(file_name(run.id)))?;
-        }
-        sync_dir(&*self.disk, &self.past.directory)?;
         // A file that cannot be cut stays longer until the next time.
         let _ = self.store.shrink();
+        if let Some(archive) = self.store.archive() {
+            archive.sweep();
+        }
+        for directory in self.history_directories() {
+            for run in &changes.runs_given_up {
+                let path = directory.join(file_name(run.id));
+                if exists(&*self.disk, &path)? {
+                    remove(&*self.disk, &path)?;
+                }
+            }
+            sync_dir(&*self.disk, directory)?;
+        }
         if put_off {
             self.prune_wanted.store(true, Ordering::Relaxed);
         }
@@ -156,10 +191,11 @@ impl Engine {
         let hash_seed = self.present.context().hash_seed;
         let metas = old.iter().rev().filter_map(|(_, interval)| interval.run);
         let runs = metas.map(|meta| self.past.open_run(&meta, hash_seed)).collect::<Result<Vec<_>>>()?;
-        let mut writer = self.history_writer()?;
+        let place = self.history_place();
+        let mut writer = self.history_writer(place)?;
         let mut versions = RunsUntilClosed::new(&runs, self.closing.clone());
         keep_needed(&mut versions, needed, Newest::IfSeen, &mut writer)?;
-        let run = self.finish_history(writer, from, end)?;
+        let run = self.finish_history(writer, place, from, end)?;
         let key_frame = old[0].1.key_frame;
         Ok((end, Interval { from, key_frame, run, snapshots: needed.len() as u64 }))
     }
@@ -173,15 +209,35 @@ impl Engine {
         let intervals = self.past.intervals(&self.present.layers().base)?;
         let named: HashSet<u64> =
             intervals.iter().filter_map(|(_, interval)| interval.run).map(|run| run.id).collect();
-        let directory = &self.past.directory;
-        for name in list(&*self.disk, directory)? {
-            if run::file_id(&name).is_some_and(|id| !named.contains(&id)) {
-                remove(&*self.disk, &directory.join(name))?;
+        for directory in self.history_directories() {
+            for name in list(&*self.disk, directory)? {
+                if run::file_id(&name).is_some_and(|id| !named.contains(&id)) {
+                    remove(&*self.disk, &directory.join(name))?;
+                }
             }
+            sync_dir(&*self.disk, directory)?;
         }
-        sync_dir(&*self.disk, directory)?;
         self.litter_wanted.store(false, Ordering::Relaxed);
         Ok(())
+    }
+}
+
+impl Engine {
+    /// Where history runs may be.
+    fn history_directories(&self) -> impl Iterator<Item = &Path> {
+        let Past { directory, local, .. } = &*self.past;
+        let elsewhere = Some(local).filter(|local| *local != directory);
+        std::iter::once(directory).chain(elsewhere).map(|directory| &**directory)
+    }
+
+    /// Takes pages out of the page map, for the superblock that is to come. Open views find them still.
+    fn take_out_of_archive(&self, pages: &[DeadPage]) -> Result<Option<(&Archive, Change)>> {
+        let Some(archive) = self.store.archive().filter(|_| !pages.is_empty()) else { return Ok(None) };
+        let mut batch = archive.begin()?;
+        pages.iter().try_for_each(|page| batch.take_out(page.id()))?;
+        let change = batch.finish()?;
+        archive.publish(&change);
+        Ok(Some((archive, change)))
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use bygone::io::SimDisk;
+use bygone::io::{Disk, SimDisk};
 use bygone::{Db, Durability, Error, Options, Range, Retention, Snapshot, SnapshotRef, Table, Transaction};
 
 use crate::compare::{WAYS, Way, same, same_record};
@@ -37,6 +37,9 @@ pub struct Driver {
     pub random: Random,
     pub place: Place,
     background: bool,
+    /// Whether there is a history directory, and how often it was moved.
+    split: bool,
+    moves: u64,
     /// How many exports there were.
     pub copies: u64,
     pub db: Db,
@@ -50,13 +53,18 @@ pub struct Driver {
 
 const TABLE_NAMES: [&str; 4] = ["accounts", "a", "zebra", "äußerst"];
 
-fn open(place: &Place, background: bool) -> Db {
-    let options = Options::new()
+/// `history` is the number of the history directory, if it has to be named.
+fn open(place: &Place, background: bool, history: Option<u64>) -> Db {
+    let mut options = Options::new()
         .memtable_bytes(64 << 10)
         .log_segment_bytes(64 << 10)
         .cache_bytes(1 << 20)
         .durability(Durability::Buffered)
+        .archive_segment_bytes(64 << 10)
         .background(background);
+    if let Some(number) = history {
+        options = options.history_dir(place.history(number));
+    }
     match place {
         Place::Real(directory) => options.open(directory.path()),
         Place::Sim(disk) => options.open_on(Arc::new(disk.clone()), PathBuf::from("/db")),
@@ -64,16 +72,55 @@ fn open(place: &Place, background: bool) -> Db {
     .unwrap()
 }
 
+impl Place {
+    fn history(&self, number: u64) -> PathBuf {
+        match self {
+            Place::Real(directory) => directory.path().join(format!("past-{number}")),
+            Place::Sim(_) => PathBuf::from(format!("/past-{number}")),
+        }
+    }
+
+    /// Whether something lies there: an empty directory cannot be moved on the simulated disk.
+    fn has_history(&self, number: u64) -> bool {
+        match self {
+            Place::Real(_) => true,
+            Place::Sim(disk) => {
+                disk.snapshot_files().iter().any(|(path, _)| path.starts_with(self.history(number)))
+            }
+        }
+    }
+
+    /// Moves the history directory, with the one directory in it.
+    fn move_history(&self, number: u64) {
+        let (from, to) = (self.history(number), self.history(number + 1));
+        match self {
+            Place::Real(_) => std::fs::rename(from, to).unwrap(),
+            Place::Sim(disk) => {
+                for (path, _) in disk.snapshot_files() {
+                    let Ok(inside) = path.strip_prefix(&from) else { continue };
+                    let new = to.join(inside);
+                    disk.create_dir_all(new.parent().unwrap()).unwrap();
+                    disk.rename(&path, &new).unwrap();
+                    disk.sync_dir(path.parent().unwrap()).unwrap();
+                    disk.sync_dir(new.parent().unwrap()).unwrap();
+                }
+            }
+        }
+    }
+}
+
 impl Driver {
-    pub fn new(seed: u64, place: Place, background: bool) -> Driver {
+    pub fn new(seed: u64, place: Place, background: bool, split: bool) -> Driver {
         if let Place::Sim(disk) = &place {
             bygone::io::Disk::create_dir_all(disk, Path::new("/db")).unwrap();
         }
         Driver {
             random: Random::new(seed),
-            db: open(&place, background),
+            db: open(&place, background, split.then_some(0)),
             place,
             background,
+            split,
+            moves: 0,
             copies: 0,
             model: Model::default(),
             handles: Vec::new(),
@@ -106,7 +153,8 @@ impl Driver {
             930..941 => self.open_table(),
             941..946 => self.drop_table(),
             946..958 => self.db.flush().unwrap(),
-            958..970 => self.db.merge().unwrap(),
+            958..967 => self.db.merge().unwrap(),
+            967..970 => self.db.archive().unwrap(),
             970..978 => self.take_old_handle(),
             978..984 => self.look_at_the_list(),
             984..989 => self.check_figures(),
@@ -514,14 +562,19 @@ impl Driver {
         {
             // What is held of the old session goes on reading the old disk.
             *disk = disk.killed_image();
-            self.db = open(&self.place, self.background);
+            self.db = open(&self.place, self.background, None);
         } else {
             // Held snapshots keep the database's lock.
             self.held.clear();
             self.ranges.clear();
             let closed = Options::new().open_on(Arc::new(SimDisk::new()), "/none").unwrap();
             self.db = closed;
-            self.db = open(&self.place, self.background);
+            let moved = self.split && self.random.percent(50) && self.place.has_history(self.moves);
+            if moved {
+                self.place.move_history(self.moves);
+                self.moves += 1;
+            }
+            self.db = open(&self.place, self.background, moved.then_some(self.moves));
         }
         self.check_all();
         self.look_at_the_list();
