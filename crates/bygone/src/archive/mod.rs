@@ -8,7 +8,8 @@
 //!
 //! Two kinds of page lie in the pagelog. What key frames need is durable: a [`Batch`] appends it, makes it durable,
 //! then the rows of the page map, and only then a superblock names the map. What merely an open view needs lies in
-//! segments of its own that nothing durable names, and is found through the overlay in memory: it ends with the process.
+//! segments of its own that nothing durable names, and is found through the overlay in memory: it ends with the
+//! process.
 //!
 //! Locks: `work`, or `transient` then `retired`; then `view`; `files`. None but `work` is held while a file is written
 //! or synced, except `transient`, by who relieves the base file.

@@ -1,8 +1,8 @@
 //! The threads that work behind the writers' backs.
 //!
 //! Owns: the threads `bygone-flush`, `bygone-merge`, `bygone-standby` (the next memtable and the next log
-//! segment), `bygone-archive` (in split mode), and `bygone-watch` (who holds views for how long). Promises: an error or a panic in one of them
-//! poisons the database with its cause; nobody waits for ever. May call: the engine.
+//! segment), `bygone-archive` (in split mode), and `bygone-watch` (who holds views for how long). Promises: an error
+//! or a panic in one of them poisons the database with its cause; nobody waits for ever. May call: the engine.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

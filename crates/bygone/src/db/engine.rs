@@ -59,8 +59,6 @@ pub(crate) struct Engine {
     /// Why the history directory could not be used, and when that was.
     pub archive_failure: Mutex<Option<(Error, Instant)>>,
     pub archive_signal: Signal,
-    /// The history directory is to be remembered, and no superblock says it yet.
-    pub place_is_new: AtomicBool,
     pub standby_signal: Arc<Signal>,
     pub watch_signal: Signal,
     pub counters: Counters,
@@ -167,9 +165,7 @@ impl Engine {
     pub fn close(&self) -> Result<()> {
         let Some(writer) = &self.writer else { return Ok(()) };
         writer.wal.close()?;
-        let behind = lock(&self.manifest).durable_end < writer.wal.durable_end();
-        // Relaxed: nobody else is left.
-        if behind || self.place_is_new.load(Ordering::Relaxed) {
+        if lock(&self.manifest).durable_end < writer.wal.durable_end() {
             self.publish_manifest(|_| ())?;
         }
         Ok(())

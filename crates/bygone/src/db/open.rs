@@ -314,7 +314,6 @@ fn recover(
         pending: Mutex::default(),
         archive_failure: Mutex::new(archive_failure.map(|error| (error, Instant::now()))),
         archive_signal: Signal::default(),
-        place_is_new: place_is_new.into(),
         standby_signal,
         watch_signal: Signal::default(),
         counters: Counters::default(),
@@ -322,6 +321,9 @@ fn recover(
         recovered_commits,
     };
     engine.tell_runs();
+    if place_is_new && engine.writer.is_some() {
+        engine.publish_manifest(|_| ())?;
+    }
     Ok(Arc::new(engine))
 }
 

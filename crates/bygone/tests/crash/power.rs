@@ -93,12 +93,15 @@ fn a_cut_at_any_operation_keeps_what_was_promised() {
 
 #[test]
 fn a_cut_at_any_operation_keeps_the_past_that_is_elsewhere() {
-    for workload in 21..=23 {
-        let (disk, model, _) = run(workload, None, &split_options());
+    // Some workloads delete everything in the end.
+    let keeps_something = |workload: &u64| {
+        let (disk, model, _) = run(*workload, None, &split_options());
         let (db, _) = check(&disk.crash_image(1), &model, &format!("workload {workload}, not cut"));
         let stats = db.stats().unwrap();
-        assert!(stats.archived_pages > 0 && stats.archive_failure.is_none(), "{stats:?}");
-        drop(db);
+        assert!(stats.archive_failure.is_none(), "{stats:?}");
+        stats.archived_pages > 20 && stats.history_runs > 0
+    };
+    for workload in (21..).filter(keeps_something).take(3) {
         sweep(workload, 60, 4, &split_options());
     }
 }

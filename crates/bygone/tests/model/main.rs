@@ -9,6 +9,7 @@ mod compare;
 mod driver;
 mod model;
 mod past;
+mod place;
 mod random;
 mod transactions;
 
@@ -16,7 +17,8 @@ use std::sync::Arc;
 
 use bygone::io::SimDisk;
 use compare::{WAYS, same};
-use driver::{Driver, Place};
+use driver::Driver;
+use place::Place;
 
 const STEPS: u64 = 3000;
 
