@@ -34,6 +34,7 @@ pub(crate) struct Batch<'a> {
     accounts: BTreeMap<u64, Account>,
     /// Segments that it began.
     created: Vec<u64>,
+    appended_bytes: u64,
     finished: bool,
 }
 
@@ -41,6 +42,8 @@ pub(crate) struct Batch<'a> {
 pub(crate) struct Change {
     /// What the next superblock is to say.
     pub state: ArchiveState,
+    /// How much was written for it.
+    pub written_bytes: u64,
     runs: Arc<Vec<Arc<Run>>>,
     accounts: BTreeMap<u64, Option<Account>>,
     created: Vec<u64>,
@@ -60,6 +63,7 @@ impl Archive {
             rows: Rows::default(),
             accounts: BTreeMap::new(),
             created: Vec::new(),
+            appended_bytes: 0,
             finished: false,
         })
     }
@@ -197,6 +201,7 @@ impl Batch<'_> {
             let account = self.account(address.segment);
             account.live_pages += 1;
             account.live_bytes += u64::from(address.bytes);
+            self.appended_bytes += u64::from(address.bytes);
         }
         self.rows.addresses.insert(id, address);
         Ok(())
@@ -247,7 +252,10 @@ impl Batch<'_> {
             (view.state.clone(), view.runs.clone())
         };
         let id = archive.take_id();
-        let runs = map::extend(&archive.target(), &before.1, &self.rows, id)?;
+        let runs = map::extend(&archive.target(), &before.1, &self.rows, id).inspect_err(|_| {
+            // It would take room where there may be none.
+            let _ = remove(&*archive.disk, &archive.settings.directory.join(map::file_name(id)));
+        })?;
         sync_dir(&*archive.disk, &archive.settings.directory)?;
         let mut state = archive.state();
         let unchanged = self.work.accounts.iter().filter(|(id, _)| !accounts.contains_key(id));
@@ -261,7 +269,9 @@ impl Batch<'_> {
         state.runs = runs.iter().map(|run| *run.meta()).collect();
         self.finished = true;
         let (created, taken_out) = (std::mem::take(&mut self.created), self.taken_out());
-        Ok(Change { state, runs: Arc::new(runs), accounts, created, taken_out, before })
+        let map_bytes = state.runs.iter().filter(|run| run.id == id).map(|run| run.bytes).sum::<u64>();
+        let written_bytes = self.appended_bytes + map_bytes;
+        Ok(Change { state, written_bytes, runs: Arc::new(runs), accounts, created, taken_out, before })
     }
 }
 

@@ -42,7 +42,7 @@ pub(super) fn file_id(name: &str) -> Option<u64> {
     u64::from_str_radix(name.strip_suffix(".pages")?, 16).ok()
 }
 
-fn encode_header(database_id: u64, id: u64) -> [u8; HEADER_BYTES] {
+pub(super) fn encode_header(database_id: u64, id: u64) -> [u8; HEADER_BYTES] {
     let mut out = [0; HEADER_BYTES];
     out[..8].copy_from_slice(MAGIC);
     out[8..12].copy_from_slice(&VERSION.to_le_bytes());

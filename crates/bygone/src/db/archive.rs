@@ -13,12 +13,12 @@
 //! from then on rebuilds tell what they supersede.
 
 use std::collections::{BTreeMap, HashSet};
-use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::Db;
 use super::engine::{Counters, Engine, lock};
+use super::relief::RELIEF_PAGES;
 use crate::archive::{Archive, Change, MOVING, PageId};
 use crate::base::DeadPage;
 use crate::error::{Error, Result};
@@ -28,14 +28,6 @@ use crate::run;
 
 /// How many pages are archived by one superblock.
 const BATCH_PAGES: usize = 8192;
-
-/// How many pages that only views need are moved at once.
-const RELIEF_PAGES: usize = 1024;
-
-/// So many pages may be kept in their slots only for views: a number, or a part of the base, whichever is more. Most
-/// views end before it would be worth moving anything.
-const VIEW_PAGES_MIN: u64 = 64;
-const VIEW_PART: u64 = 128;
 
 /// How long after a failure the history directory is left alone.
 pub(super) const RETRY_AFTER: Duration = Duration::from_secs(10);
@@ -86,7 +78,6 @@ impl Engine {
         if self.history_failed_lately() {
             return Ok(false);
         }
-        self.relieve();
         archive.sweep();
         let limit = Some(self.options.archive_bytes_per_second).filter(|limit| *limit > 0);
         let archived = self.archive_batch(archive, limit);
@@ -120,53 +111,18 @@ impl Engine {
         noted.or_else(|| self.store.archive().and_then(|archive| archive.missing()))
     }
 
-    fn history_failed_lately(&self) -> bool {
+    pub(super) fn history_failed_lately(&self) -> bool {
         lock(&self.archive_failure).as_ref().is_some_and(|(_, at)| at.elapsed() < RETRY_AFTER)
-    }
-
-    /// Where the next history run goes: beside the base while something is wrong with the history directory.
-    pub fn history_place(&self) -> &Path {
-        if self.history_failed_lately() { &self.past.local } else { &self.past.directory }
-    }
-
-    /// Whether an error is the history directory's alone.
-    pub fn is_of_history(&self, error: &Error) -> bool {
-        let elsewhere = self.past.directory != self.past.local;
-        elsewhere
-            && match error {
-                Error::HistoryUnavailable { .. } => true,
-                Error::Io { path, .. } | Error::Corruption { path, .. } => {
-                    path.starts_with(&self.past.directory)
-                }
-                _ => false,
-            }
-    }
-
-    /// Moves pages that only views need to the archive, if they are many. A failure is noted.
-    pub fn relieve(&self) {
-        if self.store.archive().is_none() || self.history_failed_lately() {
-            return;
-        }
-        let allowed = VIEW_PAGES_MIN.max(self.base_bytes() / PAGE_BYTES as u64 / VIEW_PART);
-        if self.store.kept_for_views() <= allowed {
-            return;
-        }
-        let moved = loop {
-            match self.store.relieve(RELIEF_PAGES) {
-                Ok(0) => break Ok(()),
-                Ok(_) => {}
-                Err(error) => break Err(error),
-            }
-        };
-        if let Err(error) = moved {
-            self.note_archive_failure(error);
-        }
     }
 
     /// One batch, at no more than so many bytes a second; whether anything was done.
     fn archive_batch(&self, archive: &Archive, bytes_per_second: Option<u64>) -> Result<bool> {
         let _archiving = lock(&self.archiving);
         archive.prepare()?;
+        if !lock(&self.manifest).archive.used {
+            // Before anything is put there: if it is missing later, it is not made anew.
+            self.publish_manifest(|manifest| manifest.archive.used = true)?;
+        }
         self.move_local_runs()?;
         self.find_unarchived(archive)?;
         let batch_pages = bytes_per_second.map_or(BATCH_PAGES, |limit| {
@@ -203,7 +159,6 @@ impl Engine {
         self.publish_archived(archive, change, &archived)?;
         let mut pending = lock(&self.pending);
         pages.iter().for_each(|page| pending.forget(page));
-        Counters::add(&self.counters.archived_pages, archived.len() as u64);
         damage.map_or(Ok(true), Err)
     }
 
@@ -254,11 +209,17 @@ impl Engine {
         self.superblock_written();
         archive.note_complete(lock(&self.manifest).archive.complete_to);
         self.present.publish(|layers| layers.with_merged(new_base, &[], 0));
-        archive.settle(change);
+        self.settle(archive, change);
         drop(base);
         // A file that cannot be cut stays longer until the next time.
         let _ = self.store.shrink();
         Ok(())
+    }
+
+    /// A superblock names the change.
+    pub(super) fn settle(&self, archive: &Archive, change: Change) {
+        Counters::add(&self.counters.archived_bytes, change.written_bytes);
+        archive.settle(change);
     }
 
     /// A change of the archive that was not published is undone; but not if nobody knows whether it was.
@@ -300,8 +261,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Of pages that key frames are giving up, those that are archived and those that are in their slots. None of
-    /// them waits to be archived any more. Called with the lock of archiving and merging.
+    /// Of pages that only some key frames have, those that are archived and those that are in their slots.
     pub(super) fn part_given_up(&self, pages: Vec<DeadPage>) -> Result<(Vec<DeadPage>, Vec<DeadPage>)> {
         let Some(archive) = self.store.archive() else { return Ok((Vec::new(), pages)) };
         let (mut archived, mut in_file) = (Vec::new(), Vec::new());
@@ -320,8 +280,7 @@ impl Engine {
         }
     }
 
-    /// Moves history runs to the history directory that could not be put there when they were made. A run is found in
-    /// one of the places at any time.
+    /// Moves history runs to the history directory. A run is found in one of the places at any time.
     fn move_local_runs(&self) -> Result<()> {
         let (disk, local, directory) = (&*self.disk, &self.past.local, &self.past.directory);
         if local == directory {

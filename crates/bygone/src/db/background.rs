@@ -1,8 +1,9 @@
 //! The threads that work behind the writers' backs.
 //!
 //! Owns: the threads `bygone-flush`, `bygone-merge`, `bygone-standby` (the next memtable and the next log
-//! segment), `bygone-archive` (in split mode), and `bygone-watch` (who holds views for how long). Promises: an error
-//! or a panic in one of them poisons the database with its cause; nobody waits for ever. May call: the engine.
+//! segment), `bygone-archive` and `bygone-relief` (in split mode), and `bygone-watch` (who holds views for how
+//! long). Promises: an error or a panic in one of them poisons the database with its cause; nobody waits for ever. May
+//! call: the engine.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::engine::{Engine, lock};
+use super::relief::relief_loop;
 use crate::error::{Error, Result};
 use crate::signal::Woken;
 
@@ -40,6 +42,7 @@ impl Background {
             background.spawn("bygone-standby", standby_loop)?;
             if engine.store.archive().is_some() {
                 background.spawn("bygone-archive", archive_loop)?;
+                background.spawn("bygone-relief", relief_loop)?;
             }
         }
         background.spawn("bygone-watch", watch_loop)?;
@@ -74,6 +77,7 @@ impl Drop for Background {
         self.engine.merge_signal.close();
         self.engine.standby_signal.close();
         self.engine.archive_signal.close();
+        self.engine.relief.close();
         self.engine.watch_signal.close();
         for thread in self.threads.drain(..) {
             // A panic in it was caught and is the database's poison already.

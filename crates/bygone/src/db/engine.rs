@@ -11,6 +11,7 @@ use std::time::Instant;
 use super::archive::Pending;
 use super::manifest::Manifest;
 use super::options::Options;
+use super::relief::Relief;
 use crate::base::PageStore;
 use crate::cache::Cache;
 use crate::error::{Error, Result};
@@ -59,6 +60,7 @@ pub(crate) struct Engine {
     /// Why the history directory could not be used, and when that was.
     pub archive_failure: Mutex<Option<(Error, Instant)>>,
     pub archive_signal: Signal,
+    pub relief: Relief,
     pub standby_signal: Arc<Signal>,
     pub watch_signal: Signal,
     pub counters: Counters,
@@ -82,7 +84,7 @@ pub(crate) struct Counters {
     pub flushes: AtomicU64,
     pub consolidations: AtomicU64,
     pub merges: AtomicU64,
-    pub archived_pages: AtomicU64,
+    pub archived_bytes: AtomicU64,
 }
 
 impl Counters {

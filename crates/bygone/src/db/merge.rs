@@ -13,7 +13,6 @@
 //! published once, at the end.
 
 use std::ops::{Bound, ControlFlow};
-use std::path::Path;
 use std::sync::Arc;
 
 use super::engine::{Counters, Engine, lock};
@@ -79,18 +78,6 @@ impl Engine {
     /// Merges all runs into the base; `false` if there are none.
     pub fn merge_all(&self) -> Result<bool> {
         let _merging = lock(&self.merging);
-        match self.merge_with(self.history_place()) {
-            // The present does not depend on another disk: what is kept of the past goes beside it.
-            Err(error) if self.is_of_history(&error) => {
-                self.note_archive_failure(error);
-                self.merge_with(&self.past.local)
-            }
-            merged => merged,
-        }
-    }
-
-    /// The same, with the directory that a history run goes to. The caller holds the lock.
-    fn merge_with(&self, history_dir: &Path) -> Result<bool> {
         let layers = self.present.layers();
         let runs = layers.runs.clone();
         let Some(newest) = runs.first() else { return Ok(false) };
@@ -102,7 +89,7 @@ impl Engine {
         };
         let plan = Plan::new(committer.declared_between(from, to), from, to, chain, pinned_bytes);
         let live = self.live_tables(&layers, to)?;
-        let mut updates = self.newest_versions(&runs, &plan, history_dir)?;
+        let mut updates = self.newest_versions(&runs, &plan)?;
         let step_pages = if plan.needed.is_empty() {
             let base_pages = self.base_bytes() / PAGE_BYTES as u64;
             STEP_PAGES_MIN.max((base_pages / STEP_PART) as usize)
@@ -134,8 +121,7 @@ impl Engine {
             }
         }
         let history_run = updates.history.take();
-        let history_run =
-            history_run.map_or(Ok(None), |writer| self.finish_history(writer, history_dir, from, to))?;
+        let history_run = history_run.map_or(Ok(None), |writer| self.finish_history(writer, from, to))?;
         if !plan.needed.is_empty() {
             let key_frame = plan.keep_base.then(|| base.root());
             let snapshots = plan.needed.len() as u64;
@@ -167,9 +153,7 @@ impl Engine {
         drop(base);
         self.relieve();
         let _ = self.store.shrink();
-        if self.store.has_newly_kept() {
-            self.archive_signal.raise();
-        }
+        self.archive_signal.raise();
         committer.forget_declared_before(to);
         self.remove_runs(&runs)?;
         Counters::add(&self.counters.merged_bytes, written_bytes);
@@ -177,13 +161,8 @@ impl Engine {
         Ok(true)
     }
 
-    fn newest_versions<'a>(
-        &self,
-        runs: &[Arc<Run>],
-        plan: &'a Plan,
-        history_dir: &Path,
-    ) -> Result<NewestVersions<'a>> {
-        let history = if plan.needed.is_empty() { None } else { Some(self.history_writer(history_dir)?) };
+    fn newest_versions<'a>(&self, runs: &[Arc<Run>], plan: &'a Plan) -> Result<NewestVersions<'a>> {
+        let history = if plan.needed.is_empty() { None } else { Some(self.history_writer()?) };
         Ok(NewestVersions {
             versions: RunsUntilClosed::new(runs, self.closing.clone()),
             place: Place::Before,
@@ -221,25 +200,22 @@ impl Engine {
         Ok(live)
     }
 
-    pub(super) fn history_writer(&self, directory: &Path) -> Result<RunWriter> {
+    /// In the database's own directory, wherever the past is: the present does not wait for another disk. Who
+    /// archives moves it.
+    pub(super) fn history_writer(&self) -> Result<RunWriter> {
         // Both at once: a superblock of a flush must not count the id as given without naming it.
         let id = {
             let mut manifest = lock(&self.manifest);
             manifest.unfinished_history_run = manifest.take_run_id();
             manifest.unfinished_history_run
         };
-        let path = directory.join(file_name(id));
+        let path = self.past.local.join(file_name(id));
         RunWriter::create(&*self.disk, &path, id, self.present.context().hash_seed)
     }
 
     /// Makes a history run durable; `None` if there was nothing to keep but the base.
-    pub(super) fn finish_history(
-        &self,
-        writer: RunWriter,
-        directory: &Path,
-        from: u64,
-        to: u64,
-    ) -> Result<Option<RunMeta>> {
+    pub(super) fn finish_history(&self, writer: RunWriter, from: u64, to: u64) -> Result<Option<RunMeta>> {
+        let directory = &self.past.local;
         let meta = writer.finish(Some(from + 1..=to))?;
         let empty = meta.records == 0;
         if empty {

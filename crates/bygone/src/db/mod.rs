@@ -16,6 +16,7 @@ mod merge;
 mod open;
 mod options;
 mod prune;
+mod relief;
 mod snapshots;
 mod stats;
 

@@ -15,6 +15,7 @@ use std::time::Instant;
 use super::engine::{Counters, Engine, Writer, runs_dir};
 use super::manifest::Manifest;
 use super::options::Options;
+use super::relief::Relief;
 use crate::archive::{self, Archive, PLACE_BYTES_MAX};
 use crate::base::PageStore;
 use crate::cache::Cache;
@@ -314,6 +315,7 @@ fn recover(
         pending: Mutex::default(),
         archive_failure: Mutex::new(archive_failure.map(|error| (error, Instant::now()))),
         archive_signal: Signal::default(),
+        relief: Relief::default(),
         standby_signal,
         watch_signal: Signal::default(),
         counters: Counters::default(),

@@ -131,7 +131,7 @@ impl Engine {
         let new_base = match (published, archive_change) {
             (Ok(new_base), archive_change) => {
                 self.forget_pending(&changes.pages_in_file);
-                archive_change.into_iter().for_each(|(archive, change)| archive.settle(change));
+                archive_change.into_iter().for_each(|(archive, change)| self.settle(archive, change));
                 new_base
             }
             (Err(error), archive_change) => {
@@ -191,11 +191,10 @@ impl Engine {
         let hash_seed = self.present.context().hash_seed;
         let metas = old.iter().rev().filter_map(|(_, interval)| interval.run);
         let runs = metas.map(|meta| self.past.open_run(&meta, hash_seed)).collect::<Result<Vec<_>>>()?;
-        let place = self.history_place();
-        let mut writer = self.history_writer(place)?;
+        let mut writer = self.history_writer()?;
         let mut versions = RunsUntilClosed::new(&runs, self.closing.clone());
         keep_needed(&mut versions, needed, Newest::IfSeen, &mut writer)?;
-        let run = self.finish_history(writer, place, from, end)?;
+        let run = self.finish_history(writer, from, end)?;
         let key_frame = old[0].1.key_frame;
         Ok((end, Interval { from, key_frame, run, snapshots: needed.len() as u64 }))
     }

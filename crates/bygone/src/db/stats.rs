@@ -79,7 +79,7 @@ pub struct Stats {
     pub held_snapshots: Vec<HeldSnapshot>,
     /// Keys and values that were committed.
     pub application_bytes: u64,
-    /// Bytes written to files: log, runs, base and history together.
+    /// Bytes written to files: log, runs, base, history and archived pages together.
     pub written_bytes: u64,
     /// Commits that opening found in the log.
     pub recovered_commits: u64,
@@ -171,7 +171,8 @@ impl Db {
             written_bytes: logged
                 + count(&counters.flushed_bytes)
                 + count(&counters.merged_bytes)
-                + count(&counters.history_bytes),
+                + count(&counters.history_bytes)
+                + count(&counters.archived_bytes),
             recovered_commits: engine.recovered_commits,
             prune_failure: lock(&engine.prune_failure).as_ref().map(Error::to_string),
             flushes: count(&counters.flushes),

@@ -91,6 +91,41 @@ fn a_held_view_does_not_make_the_file_of_the_present_grow() {
     assert!(held < 5.0 && held <= alone + 5.0, "{held:.2}%, {alone:.2}% without");
 }
 
+/// The archiver's own pace decides how soon; what has to hold is that nobody reads anything wrong, and that it does get
+/// there.
+#[test]
+fn threads_move_what_views_and_snapshots_need() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options::new().memtable_bytes(1 << 20).log_segment_bytes(1 << 20).cache_bytes(2 << 20);
+    let options = options.durability(Durability::Buffered).archive_bytes_per_second(0);
+    let db = options.history_dir(directory.path().join("past")).open(directory.path().join("db")).unwrap();
+    let mut random = Random(6);
+    let mut views = Vec::new();
+    for round in 0..12 {
+        overwrite(&db, &mut random);
+        if round % 3 == 0 {
+            let id = db.snapshot_now(None).unwrap();
+            views.push((db.as_of(id).unwrap(), sum(&db.snapshot())));
+            views.push((db.snapshot(), sum(&db.snapshot())));
+        }
+        for (view, expected) in &views {
+            assert_eq!(sum(view), *expected, "round {round}");
+        }
+    }
+    db.merge().unwrap();
+    db.archive().unwrap();
+    let stats = db.stats().unwrap();
+    assert!(stats.archived_pages > 0 && stats.archive_failure.is_none(), "{stats:?}");
+    for (view, expected) in views {
+        assert_eq!(sum(&view), expected);
+    }
+    db.verify().unwrap();
+    let ids: Vec<_> = db.snapshots().unwrap().iter().map(|info| info.id).collect();
+    db.delete_snapshots(ids).unwrap();
+    db.prune().unwrap();
+    assert_eq!(db.stats().unwrap().archived_pages, 0);
+}
+
 #[test]
 fn what_views_need_is_litter_after_a_kill() {
     let disk = SimDisk::new();
