@@ -47,7 +47,7 @@ pub(crate) struct Change {
     runs: Arc<Vec<Arc<Run>>>,
     accounts: BTreeMap<u64, Option<Account>>,
     created: Vec<u64>,
-    taken_out: Vec<PageId>,
+    pub(super) taken_out: Vec<PageId>,
     /// The map before.
     before: (ArchiveState, Arc<Vec<Arc<Run>>>),
 }
