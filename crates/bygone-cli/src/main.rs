@@ -15,6 +15,7 @@ mod output;
 mod past;
 mod progress;
 mod records;
+mod restore;
 mod snapshots;
 mod text;
 mod transfer;
@@ -77,6 +78,8 @@ enum Command {
     Diff(compare::Diff),
     /// Print the values that a key has had, and since which snapshot
     History(compare::History),
+    /// Make the state of a snapshot the present again, undoably
+    Restore(restore::Restore),
     /// Print sizes and counts
     Stats(health::Health),
     /// Read everything and check it
@@ -122,6 +125,7 @@ fn run(command: &Command, out: &mut Output) -> Result<()> {
         Command::Release(args) => forget::release(args),
         Command::Diff(args) => compare::diff(args, out),
         Command::History(args) => compare::history(args, out),
+        Command::Restore(args) => restore::restore(args, out),
         Command::Stats(args) => health::stats(args, out),
         Command::Verify(args) => health::verify(args, out),
         Command::DemoLoader(args) => demo::load_and_wait(args, out),

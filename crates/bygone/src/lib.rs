@@ -36,6 +36,7 @@ mod codec;
 mod db;
 mod error;
 mod health;
+mod hint;
 mod history;
 mod ids;
 #[cfg(feature = "internals")]
@@ -56,7 +57,7 @@ mod utc;
 mod value;
 mod wal;
 
-pub use db::{Db, Options, Stats, VerifyReport};
+pub use db::{Db, Options, Restored, Stats, VerifyReport};
 pub use error::{Error, Result, SnapshotDeletion};
 pub use history::of_key::History;
 pub use history::retention::Retention;

@@ -26,7 +26,10 @@ const PANICS: [&str; 3] = [".unwrap()", ".lock().expect(", ".write().expect("];
 /// below its own; modules of one group never call each other, but for those in the first, which are words
 /// rather than parts.
 const GROUPS: [&[&str]; 12] = [
-    &["limits", "error", "ids", "value", "codec", "layer", "sync", "health", "signal", "utc", "mutation"],
+    &[
+        "limits", "error", "ids", "value", "codec", "layer", "sync", "health", "hint", "signal", "utc",
+        "mutation",
+    ],
     &["registry"],
     &["cache"],
     &["io"],

@@ -8,6 +8,7 @@ mod demo;
 mod errors;
 mod forget;
 mod records;
+mod restore;
 mod snapshots;
 mod transfer;
 

@@ -3,10 +3,13 @@
 //! Owns: the order of the steps. Promises: what a [`Change`] names is durable before anybody can publish it; a batch
 //! that comes to nothing leaves the archive as it was. May call: segments and map.
 //!
-//! 1. Pages are appended to the pagelog. 2. The segments are synced. 3. A new run of the page map is written and
-//! synced, then the directory. 4. [`Archive::publish`] lets readers look there: all of it is durable. 5. The caller
-//! writes the superblock that names the change. 6. [`Archive::settle`] removes the files that nobody names any more;
-//! if the superblock failed, [`Archive::undo`] puts things back.
+//! 1. Pages are appended to the pagelog.
+//! 2. The segments are synced.
+//! 3. A new run of the page map is written and synced, then the directory.
+//! 4. [`Archive::publish`] lets readers look there: all of it is durable.
+//! 5. The caller writes the superblock that names the change.
+//! 6. [`Archive::settle`] removes the files that nobody names any more; if the superblock failed, [`Archive::undo`]
+//!    puts things back.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! Tests of the archive against a plain model, on the simulated disk.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -77,9 +78,9 @@ fn change(archive: &Archive, model: &mut Model, random: &mut Random) -> Result<C
             for _ in 0..random.below(60) {
                 let (id, seed) = (PageId { birth, slot: random.below(500) + 4 }, random.next());
                 // An id has one content for ever.
-                if !model.contains_key(&id) {
+                if let Entry::Vacant(entry) = model.entry(id) {
                     batch.add(id, crc32c::crc32c(&page(seed)), &page(seed))?;
-                    model.insert(id, seed);
+                    entry.insert(seed);
                 }
             }
         }

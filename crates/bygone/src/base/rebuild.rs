@@ -132,6 +132,12 @@ impl Rebuild {
         })
     }
 
+    /// Applies one update: a value, or a deletion.
+    pub fn set(&mut self, table: u32, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+        self.apply(table, &mut OneUpdate { key: Some(key), value }, usize::MAX)?;
+        Ok(())
+    }
+
     /// Gives up a table with all its pages. Reads its inner pages, and its leaves only if it has large
     /// values.
     pub fn drop_table(&mut self, table: u32) -> Result<()> {
@@ -299,6 +305,26 @@ impl Rebuild {
         let mut tables: Vec<_> = unchanged.chain(changed).collect();
         tables.sort_unstable_by_key(|(id, _)| *id);
         tables
+    }
+}
+
+struct OneUpdate<'a> {
+    key: Option<&'a [u8]>,
+    value: Option<&'a [u8]>,
+}
+
+impl Updates for OneUpdate<'_> {
+    fn peek(&mut self) -> Result<Option<&[u8]>> {
+        Ok(self.key)
+    }
+
+    fn value(&mut self) -> Result<Option<&[u8]>> {
+        Ok(self.value)
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        self.key = None;
+        Ok(())
     }
 }
 

@@ -114,6 +114,10 @@ impl PageStore {
         // What a cut left behind the last used slot goes when the next base is published.
         store.count_slots(len / PAGE_BYTES as u64);
         if !read_only {
+            // After a sync that failed, or a process that was killed, the system may show a superblock that is not
+            // on the disk, and that a mere sync would not bring there. From now on the log, and what is free, go
+            // by it. The same bytes in the same place: a cut in this write tears nothing.
+            superblock.write(&store.file)?;
             // Only who writes needs to know what is free.
             let space = SpaceMap::load(&store, &superblock)?;
             store.space = Mutex::new(space);

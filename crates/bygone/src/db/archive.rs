@@ -5,9 +5,11 @@
 //! any point leaves each page in its slot or in the archive; whatever is wrong with the history directory is noted and
 //! tried again, and harms nothing of the present. May call: everything below db.
 //!
-//! 1. Pages are appended to the pagelog, and the page map to them is written: all durable, see `archive/batch.rs`. 2.
-//! Readers look there. 3. One rebuild of the base, which changes no table, frees the slots in the space map; its
-//! superblock names the new page map. 4. What that replaced is removed.
+//! 1. Pages are appended to the pagelog, and the page map to them is written: all durable, see `archive/batch.rs`.
+//! 2. Readers look there.
+//! 3. One rebuild of the base, which changes no table, frees the slots in the space map; its superblock names the new
+//!    page map.
+//! 4. What that replaced is removed.
 //!
 //! After an opening the pages are found by comparing each key frame with the next, as far as that was not done before;
 //! from then on rebuilds tell what they supersede.

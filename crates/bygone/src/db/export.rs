@@ -164,7 +164,7 @@ fn declare(rebuild: &mut Rebuild, info: &SnapshotInfo, place: Place) -> Result<(
     let declaration = Declaration { name: info.name.clone(), metadata: info.metadata.clone() };
     let marks = Marks { declaration: Some(declaration), ..Marks::default() };
     for (table, key, value) in system_records(&marks, place) {
-        rebuild.apply(table, &mut Row { key, value, taken: false }, usize::MAX)?;
+        rebuild.set(table, &key, value.as_deref())?;
     }
     Ok(())
 }
@@ -194,27 +194,5 @@ impl Updates for Records {
     fn advance(&mut self) -> Result<()> {
         self.cursor.next()?;
         self.cursor.skip_deleted()
-    }
-}
-
-/// A single record.
-struct Row {
-    key: Vec<u8>,
-    value: Option<Vec<u8>>,
-    taken: bool,
-}
-
-impl Updates for Row {
-    fn peek(&mut self) -> Result<Option<&[u8]>> {
-        Ok((!self.taken).then_some(&self.key))
-    }
-
-    fn value(&mut self) -> Result<Option<&[u8]>> {
-        Ok(self.value.as_deref())
-    }
-
-    fn advance(&mut self) -> Result<()> {
-        self.taken = true;
-        Ok(())
     }
 }

@@ -13,7 +13,7 @@
 //! published once, at the end.
 
 use std::ops::{Bound, ControlFlow};
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 use super::engine::{Counters, Engine, lock};
 use super::keep::RunsUntilClosed;
@@ -77,7 +77,11 @@ impl Engine {
 
     /// Merges all runs into the base; `false` if there are none.
     pub fn merge_all(&self) -> Result<bool> {
-        let _merging = lock(&self.merging);
+        self.merge_holding(&lock(&self.merging))
+    }
+
+    /// As [`merge_all`](Engine::merge_all), for who merges already.
+    pub fn merge_holding(&self, _merging: &MutexGuard<'_, ()>) -> Result<bool> {
         let layers = self.present.layers();
         let runs = layers.runs.clone();
         let Some(newest) = runs.first() else { return Ok(false) };
@@ -126,8 +130,7 @@ impl Engine {
             let key_frame = plan.keep_base.then(|| base.root());
             let snapshots = plan.needed.len() as u64;
             let interval = Interval { from, key_frame, run: history_run, snapshots };
-            let mut row = OneUpdate { key: to.to_be_bytes(), value: interval.encode(), taken: false };
-            rebuild.apply(rows::HISTORY, &mut row, usize::MAX)?;
+            rebuild.set(rows::HISTORY, &to.to_be_bytes(), Some(&interval.encode()))?;
         }
         written_pages += rebuild.written_pages();
         let written_bytes = written_pages * PAGE_BYTES as u64;
@@ -332,27 +335,5 @@ impl Updates for NewestVersions<'_> {
                 self.keep()?;
             }
         }
-    }
-}
-
-/// A single row.
-struct OneUpdate {
-    key: [u8; 8],
-    value: Vec<u8>,
-    taken: bool,
-}
-
-impl Updates for OneUpdate {
-    fn peek(&mut self) -> Result<Option<&[u8]>> {
-        Ok((!self.taken).then_some(&self.key))
-    }
-
-    fn value(&mut self) -> Result<Option<&[u8]>> {
-        Ok(Some(&self.value))
-    }
-
-    fn advance(&mut self) -> Result<()> {
-        self.taken = true;
-        Ok(())
     }
 }

@@ -5,6 +5,7 @@
 
 mod archive;
 mod background;
+mod bulk;
 mod compare;
 mod consolidate;
 mod engine;
@@ -17,6 +18,7 @@ mod open;
 mod options;
 mod prune;
 mod relief;
+mod restore;
 mod snapshots;
 mod stats;
 
@@ -27,6 +29,7 @@ use std::sync::atomic::Ordering;
 use background::Background;
 use engine::Engine;
 pub use options::Options;
+pub use restore::Restored;
 pub use stats::{Stats, VerifyReport};
 
 use crate::error::{Error, Result};

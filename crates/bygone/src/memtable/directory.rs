@@ -13,8 +13,9 @@ use std::ops::Deref;
 use std::ptr::{self, NonNull};
 
 use super::arena::Claim;
-use super::entry::{FIRST_TAG_BIT, Node, NodeRef, TAG_BITS, prefetch};
+use super::entry::{FIRST_TAG_BIT, Node, NodeRef, TAG_BITS};
 use super::pages::Pages;
+use crate::hint::prefetch;
 use crate::layer::HashedKey;
 use crate::sync::atomic::{AtomicPtr, Ordering};
 

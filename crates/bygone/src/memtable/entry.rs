@@ -13,6 +13,7 @@ use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
 use super::arena::Claim;
+use crate::hint::prefetch;
 use crate::layer::{HashedKey, Key};
 use crate::limits::VALUE_BYTES_MAX;
 use crate::sync::atomic::{AtomicPtr, Ordering};
@@ -243,18 +244,6 @@ impl<'m> NodeRef<'m> {
         prefetch(at);
         prefetch(at.wrapping_byte_add(64));
     }
-}
-
-/// Asks the processor to fetch a cache line; several can be on their way at once.
-#[inline]
-pub(super) fn prefetch<T>(at: *const T) {
-    #[cfg(all(target_arch = "x86_64", not(loom)))]
-    // SAFETY: a hint; it never faults.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(loom))))]
-    let _ = at;
 }
 
 impl Version {

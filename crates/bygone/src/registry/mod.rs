@@ -11,6 +11,7 @@ mod era_models;
 mod fence;
 #[cfg(all(test, loom))]
 mod models;
+mod owner;
 mod slot;
 #[cfg(all(test, not(loom)))]
 mod tests;

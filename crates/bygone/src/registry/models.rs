@@ -41,8 +41,8 @@ impl Fences for WithoutConfirmation {
 }
 
 /// The marks of two threads.
-const OWNER: usize = 1;
-const OTHER: usize = 2;
+const OWNER: usize = 4;
+const OTHER: usize = 8;
 
 /// Layers, as far as views depend on them.
 struct Stack {
@@ -68,13 +68,13 @@ impl<F: Fences> World<F> {
     }
 
     fn own(&self, thread: usize) {
-        self.slot.owner.thread.store(thread, Ordering::Relaxed);
+        self.slot.owner.set(thread, false);
     }
 
     fn unpin(&self, thread: usize) {
         // SAFETY: each model gives back the pins it took, on the thread it says.
         unsafe {
-            if self.slot.owner.thread.load(Ordering::Relaxed) == thread {
+            if self.slot.owner.is(thread) {
                 self.slot.unpin_owned(thread);
             } else {
                 self.slot.unpin_elsewhere();
@@ -390,4 +390,24 @@ fn loom_a_number_that_is_published_before_its_memtable_is_noticed() {
 #[should_panic]
 fn loom_without_the_fence_a_view_is_not_exact() {
     views_are_exact::<WithoutFence>(memtable_first);
+}
+
+fn both_at_once(current: &Current<Stack>) {
+    current.publish_at(2, |_| Stack { holds: 2, exact_from: 2 });
+}
+
+fn layers_then_number(current: &Current<Stack>) {
+    current.publish(|_| Stack { holds: 2, exact_from: 2 });
+    current.set_visible(2);
+}
+
+#[test]
+fn loom_a_view_has_number_and_layers_of_a_bulk_commit_or_neither() {
+    views_are_exact::<Asymmetric>(both_at_once);
+}
+
+#[test]
+#[should_panic]
+fn loom_a_bulk_commit_in_two_steps_is_seen_halfway() {
+    views_are_exact::<Asymmetric>(layers_then_number);
 }

@@ -2,7 +2,8 @@
 //!
 //! Owns: the protocol of one slot. Promises: pinning and unpinning on the owner's thread execute no locked
 //! instruction and no fence; any thread may add and give back pins; the contents are written only while
-//! nobody has a pin. May call: `fence`.
+//! nobody has a pin. May call: `fence`,
+//! `owner`.
 //!
 //! **Counting.** After biased reference counting (Choi, Shull and Torrellas, PACT 2018): the owner's thread
 //! counts its pins in words that only it writes, all other threads in words of atomic additions. Each side
@@ -27,6 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, atomic as plain};
 use std::time::Duration;
 
 use super::fence::{Asymmetric, Fences};
+use super::owner::{OwnerWord, ThreadMark};
 use crate::sync::UnsafeCell;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -41,11 +43,9 @@ const MARKS: u64 = FORGET | LOCKED | AGAIN;
 /// ones.
 const ONE: u64 = 8;
 
-/// Which thread it is; the address of something that only it has. 0 is none.
-pub(crate) type ThreadMark = usize;
-
-/// Aligned so that two slots never share a cache line, nor the pair that the processor fetches together. The
-/// owner's words come first: a look at the slot fetches them all.
+/// Aligned so that two slots never share a cache line, nor the pair that the processor fetches together. All
+/// that beginning and ending a view ask for is in the first line: a view that ends on another thread than it
+/// began on moves this line, and no other, from one to the other and back.
 #[repr(C, align(128))]
 pub(crate) struct Slot<L, F: Fences = Asymmetric> {
     /// Pins taken by the owner; only its thread writes it.
@@ -56,12 +56,13 @@ pub(crate) struct Slot<L, F: Fences = Asymmetric> {
     taken_elsewhere: AtomicU64,
     /// Pins given back on other threads, and the marks.
     given_elsewhere: AtomicU64,
+    pub(super) owner: OwnerWord,
     place: Place,
     layers: UnsafeCell<Option<Arc<L>>>,
+    /// The rest is for the owner's thread, and for who watches the slot.
+    pub(super) listing: Listing<L, F>,
     /// What `taken` was when the slot was pinned last: tells one holding of it from the next.
     holding: plain::AtomicU64,
-    /// The rest is for who owns and who watches the slot: see `owner`.
-    pub(super) owner: Owner<L, F>,
     /// Taken by who looks after a view that may expire; see [`Slot::lease`].
     lease: Mutex<Lease>,
     fences: PhantomData<fn() -> F>,
@@ -74,16 +75,16 @@ struct Place {
     version: plain::AtomicU64,
 }
 
-/// Whose slot it is. Changed only while nobody owns it, under the registry's lock.
-pub(super) struct Owner<L, F: Fences> {
-    pub thread: plain::AtomicUsize,
+#[cfg(not(loom))]
+const _: () =
+    assert!(std::mem::offset_of!(Slot<u8>, listing) == 64, "the first line is full and holds it all");
+
+/// Where the owner's thread has the slot. Read and written by that thread alone.
+pub(super) struct Listing<L, F: Fences> {
+    /// Whose slots it is among. Changed only while nobody owns it, under the registry's lock.
     pub registry: plain::AtomicU64,
     /// The next on the owner's stack of slots that may be idle.
     pub next: plain::AtomicPtr<Slot<L, F>>,
-    /// Whether it is on that stack.
-    pub listed: plain::AtomicBool,
-    /// Whether views in it may be ended from outside: then the layers are touched only under the lease.
-    pub expires: plain::AtomicBool,
 }
 
 /// Who wants to clear a slot.
@@ -162,16 +163,14 @@ impl<L, F: Fences> Slot<L, F> {
             given: AtomicU64::new(0),
             taken_elsewhere: AtomicU64::new(0),
             given_elsewhere: AtomicU64::new(0),
+            owner: OwnerWord::nobody(),
             place: Place { seq: plain::AtomicU64::new(0), version: plain::AtomicU64::new(0) },
             layers: UnsafeCell::new(None),
-            holding: plain::AtomicU64::new(0),
-            owner: Owner {
-                thread: plain::AtomicUsize::new(0),
+            listing: Listing {
                 registry: plain::AtomicU64::new(0),
                 next: plain::AtomicPtr::new(std::ptr::null_mut()),
-                listed: plain::AtomicBool::new(false),
-                expires: plain::AtomicBool::new(false),
             },
+            holding: plain::AtomicU64::new(0),
             lease: Mutex::default(),
             fences: PhantomData,
         }
@@ -322,16 +321,7 @@ impl<L, F: Fences> Slot<L, F> {
 
     #[inline]
     pub fn expires(&self) -> bool {
-        // Relaxed: set before the slot was ever pinned for this registry.
-        self.owner.expires.load(Ordering::Relaxed)
-    }
-
-    /// Whether the calling thread, of this mark, owns the slot.
-    #[inline]
-    fn is_of(&self, thread: ThreadMark) -> bool {
-        // Relaxed: it is equal only to the owner itself, which wrote it; a thread's slots lose their owner
-        // before it ends.
-        self.owner.thread.load(Ordering::Relaxed) == thread
+        self.owner.expires()
     }
 
     /// One more handle on the same view.
@@ -341,7 +331,7 @@ impl<L, F: Fences> Slot<L, F> {
     #[inline]
     pub unsafe fn pin_again(&self, thread: ThreadMark) {
         // Relaxed, both: like `Arc::clone`, the caller's own pin already orders everything.
-        if self.is_of(thread) {
+        if self.owner.is(thread) {
             let taken = self.taken.load(Ordering::Relaxed);
             self.taken.store(taken.wrapping_add(ONE), Ordering::Relaxed);
         } else {
@@ -422,7 +412,7 @@ impl<L, F: Fences> Slot<L, F> {
             Side::Sure => true,
             // Relaxed: whoever made another the owner did so before the mark was set under which this is
             // asked.
-            Side::Owner(thread) => self.owner.thread.load(Ordering::Relaxed) == thread,
+            Side::Owner(thread) => self.owner.is(thread),
             Side::Stranger => false,
         };
         if !sure {

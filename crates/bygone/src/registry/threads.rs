@@ -17,11 +17,17 @@ use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::hint::prefetch;
+
 use super::fence::{self, Asymmetric, Fences};
-use super::slot::{Held, Side, Slot, ThreadMark};
+use super::owner::ThreadMark;
+use super::slot::{Held, Side, Slot};
 
 /// How many slots a thread looks at for each view that it begins, where views end on other threads.
 const LOOKS: usize = 8;
+
+/// How many slots ahead a look round asks for.
+const LOOKS_AHEAD: usize = 16;
 
 /// What slots may hold. Statics and thread-locals can't be generic, so who uses the registry declares them.
 pub(crate) trait Contents: Send + Sync + Sized + 'static {
@@ -58,11 +64,9 @@ impl<L: Contents> Stack<L> {
     /// The caller has a pin, and does not use the contents any more.
     #[inline]
     unsafe fn unpin(&self, slot: &'static Slot<L>) {
-        // Relaxed, here and below: a slot's owner is asked for by its thread alone, as are its place and
-        // whether it is listed, which only the owner's thread writes.
-        if slot.owner.thread.load(Ordering::Relaxed) == self.mark() {
+        if slot.owner.is(self.mark()) {
             // While the pin is there yet: afterwards the slot may be another's, if its database is closed.
-            if !slot.owner.listed.load(Ordering::Relaxed) {
+            if !slot.owner.is_listed() {
                 self.push(slot);
             }
             // SAFETY: as the caller promises.
@@ -74,10 +78,11 @@ impl<L: Contents> Stack<L> {
     }
 
     fn push(&self, slot: &'static Slot<L>) {
-        if slot.owner.registry.load(Ordering::Relaxed) == self.registry.get() {
+        // Relaxed, here and below: a slot's listing is read and written by its owner's thread alone.
+        if slot.listing.registry.load(Ordering::Relaxed) == self.registry.get() {
             let next = self.top.get().map_or(std::ptr::null_mut(), |top| std::ptr::from_ref(top).cast_mut());
-            slot.owner.next.store(next, Ordering::Relaxed);
-            slot.owner.listed.store(true, Ordering::Relaxed);
+            slot.listing.next.store(next, Ordering::Relaxed);
+            slot.owner.set_listed(true);
             self.top.set(Some(slot));
         }
     }
@@ -85,9 +90,9 @@ impl<L: Contents> Stack<L> {
     /// Takes the topmost slot off.
     fn pop(&self) {
         let Some(slot) = self.top.get() else { return };
-        slot.owner.listed.store(false, Ordering::Relaxed);
+        slot.owner.set_listed(false);
         // SAFETY: what is on a stack is a slot, and slots are never freed.
-        self.top.set(unsafe { slot.owner.next.load(Ordering::Relaxed).as_ref() });
+        self.top.set(unsafe { slot.listing.next.load(Ordering::Relaxed).as_ref() });
     }
 }
 
@@ -166,8 +171,17 @@ impl<L: Contents> List<L> {
         if self.begun < self.slots.len() / LOOKS {
             return false;
         }
-        let idle = self.slots.iter().filter(|slot| slot.is_idle());
-        self.begun = idle.map(|slot| stack.push(slot)).count();
+        self.begun = 0;
+        for (i, slot) in self.slots.iter().enumerate() {
+            // Their lines are with the threads where the views ended: asked for ahead, they come side by side.
+            if let Some(later) = self.slots.get(i + LOOKS_AHEAD) {
+                prefetch(std::ptr::from_ref::<Slot<L>>(later));
+            }
+            if slot.is_idle() {
+                stack.push(slot);
+                self.begun += 1;
+            }
+        }
         self.begun > 0
     }
 }
@@ -179,8 +193,7 @@ impl<L: Contents> Drop for List<L> {
         let mut slots = home.as_ref().map(|home| home.slots());
         for slot in self.slots.drain(..) {
             // From here on its handles are given back as elsewhere, also by what this thread still drops.
-            // Exchanged: the slot of a closed database may be another's by now.
-            let _ = slot.owner.thread.compare_exchange(thread, 0, Ordering::Relaxed, Ordering::Relaxed);
+            slot.owner.leave(thread);
             if let Some(slots) = &mut slots {
                 // One whose view lives on in another thread is skipped until it is idle.
                 slots.orphans.push(slot);
@@ -216,17 +229,17 @@ impl<L: Contents> Registry<L> {
         })
     }
 
-    /// Looks through the stack, then further.
+    /// Looks through the stack below its top, which is busy, then further.
     #[cold]
     fn pin_next(&self, stack: &Stack<L>, fill: impl Fn(Held<'_, L>)) -> &'static Slot<L> {
-        while stack.registry.get() == self.id
-            && let Some(slot) = stack.top.get()
-        {
-            // SAFETY: as in `pin`.
-            if unsafe { slot.try_pin(&fill) } {
+        while stack.registry.get() == self.id && stack.top.get().is_some() {
+            stack.pop();
+            if let Some(slot) = stack.top.get()
+                // SAFETY: as in `pin`.
+                && unsafe { slot.try_pin(&fill) }
+            {
                 return slot;
             }
-            stack.pop();
         }
         self.pin_other(stack, &fill)
     }
@@ -301,10 +314,8 @@ impl<L: Contents> Registry<L> {
                 slot
             }
         };
-        slot.owner.thread.store(thread, Ordering::Relaxed);
-        slot.owner.registry.store(self.id, Ordering::Relaxed);
-        slot.owner.listed.store(false, Ordering::Relaxed);
-        slot.owner.expires.store(self.expires, Ordering::Relaxed);
+        slot.owner.set(thread, self.expires);
+        slot.listing.registry.store(self.id, Ordering::Relaxed);
         slot.set_thread(name);
         // SAFETY: it was free, and under the lock nobody else can take it.
         let pinned = unsafe { slot.try_pin(fill) };

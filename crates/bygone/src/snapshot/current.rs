@@ -70,6 +70,18 @@ impl<L> Current<L> {
         old
     }
 
+    /// Makes commits up to `seq` readable by replacing the layers: the two at once. A view has both or neither.
+    pub fn publish_at(&self, seq: u64, change: impl FnOnce(&L) -> L) -> Arc<L> {
+        let mut layers = self.layers.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = Arc::new(change(&layers));
+        let old = std::mem::replace(&mut *layers, new);
+        // Release, both: as above. The number last: a reader that sees it sees that the layers changed, too, and
+        // one that sees but the layers' version waits for the lock before it takes its number anew.
+        self.version.fetch_add(1, Ordering::Release);
+        self.visible_seq.store(seq, Ordering::Release);
+        old
+    }
+
     /// Brings what a slot holds up to date.
     #[inline]
     pub fn fill(&self, mut held: Held<'_, L>) {

@@ -3,10 +3,10 @@
 //! Owns: the choice of what to read, and the two ends. Promises: each key whose values differ once, in key
 //! order, whichever end it is taken from; after an error the iterator ends. May call: `layers`, `cursor`, base.
 //!
-//! Where both views have the same tree of the table, only versions with a number between theirs can make a
-//! difference. They lie in the memtables and runs of the later view, and runs that cover none of these numbers
-//! are not looked at. Otherwise the trees are compared, skipping what they share, together with all that lies
-//! above them in either view: these are the records written between each view's base and the view.
+//! Where both views lie above one base, only versions with a number between theirs can make a difference. They lie
+//! in the memtables and runs of the later view, and runs that cover none of these numbers are not looked at.
+//! Otherwise the trees are compared, skipping what they share, together with all that lies above them in either
+//! view: these are the records written between each view's base and the view.
 
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
@@ -103,12 +103,20 @@ impl Snapshot {
             (Err(Error::TableNotFound { .. }), Err(error)) => return Err(error),
             (before, after) => (unless_dropped(before)?, unless_dropped(after)?),
         };
-        let view = |snapshot: &Snapshot, table| -> Result<View> {
-            let layers = snapshot.layers()?.clone();
-            Ok(View { snapshot: snapshot.clone(), layers, seq: snapshot.seq().0, table })
-        };
-        let views = Views { before: view(self, before)?, after: view(other, after)? };
+        let views = Views { before: View::new(self, before)?, after: View::new(other, after)? };
         Ok(Diff::new(views, owned_bounds(&range)))
+    }
+
+    /// What differs between a table as of this snapshot and another one, or the same, as of another; one that is
+    /// not there is empty.
+    pub(crate) fn diff_tables(
+        &self,
+        table: Option<u32>,
+        other: &Snapshot,
+        other_table: Option<u32>,
+    ) -> Result<Diff> {
+        let views = Views { before: View::new(self, table)?, after: View::new(other, other_table)? };
+        Ok(Diff::new(views, (Bound::Unbounded, Bound::Unbounded)))
     }
 }
 
@@ -120,6 +128,11 @@ fn unless_dropped(resolved: Result<Option<u32>>) -> Result<Option<u32>> {
 }
 
 impl View {
+    fn new(snapshot: &Snapshot, table: Option<u32>) -> Result<View> {
+        let layers = snapshot.layers()?.clone();
+        Ok(View { snapshot: snapshot.clone(), layers, seq: snapshot.seq().0, table })
+    }
+
     fn get(&self, table: u32, key: &[u8]) -> Result<Option<Value>> {
         let mut found = None;
         self.layers.get(table, key, self.seq, &mut |value| found = Some(value.into()))?;
@@ -133,11 +146,12 @@ impl View {
 }
 
 impl Views {
-    /// The table, if both views have it and the same tree of it.
-    fn shared_tree(&self) -> Option<u32> {
+    /// The table, if both views have it, and lie above one base. (The same tree in two bases is not enough: what
+    /// the earlier view sees above its own may have been undone again before the later one was made.)
+    fn on_one_base(&self) -> Option<u32> {
         let table = self.before.table.filter(|table| self.after.table == Some(*table))?;
-        let tree = |view: &View| view.layers.base.table(table).copied();
-        (tree(&self.before) == tree(&self.after)).then_some(table)
+        let generation = |view: &View| view.layers.base.generation();
+        (generation(&self.before) == generation(&self.after)).then_some(table)
     }
 
     fn is_same_state(&self) -> bool {
@@ -146,7 +160,7 @@ impl Views {
     }
 
     fn walk(&self, direction: Direction, start: Bound<&[u8]>) -> Result<Walk> {
-        Ok(match self.shared_tree() {
+        Ok(match self.on_one_base() {
             Some(table) => Walk::Recent(Recent::new(self, table, direction, start)?),
             None => Walk::Apart(Box::new(Apart::new(self, direction, start)?)),
         })
@@ -242,7 +256,7 @@ fn value_at(cursor: &mut MergeCursor) -> Result<Option<Value>> {
     Ok(cursor.record()?.map(|(_, value)| value.into()))
 }
 
-/// A walk through two views that have the same tree.
+/// A walk through two views that lie above one base.
 struct Recent {
     direction: Direction,
     table: u32,
@@ -283,7 +297,7 @@ impl Recent {
     }
 }
 
-/// A walk through two views that have different trees.
+/// A walk through two views that lie above different bases.
 struct Apart {
     direction: Direction,
     /// What lies above the bases.

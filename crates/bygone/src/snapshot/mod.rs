@@ -163,8 +163,6 @@ impl Snapshot {
         top: Option<Top>,
     ) -> Result<Range> {
         let id = self.resolve(table)?;
-        // A transaction may have written to a table that its view does not have.
-        let id = id.or_else(|| top.as_ref().map(|_| table.id()));
         Ok(Range::new(self, id, owned_bounds(range), top))
     }
 

@@ -78,6 +78,21 @@ impl Present {
             assert!(new.exact_from <= self.visible_seq(), "a view of now must be exact");
             new
         });
+        self.published(old);
+    }
+
+    /// Makes commits up to `seq` readable by replacing the layers, the two at once. Called as
+    /// [`set_visible`](Present::set_visible).
+    pub fn publish_at(&self, seq: u64, change: impl FnOnce(&Layers) -> Layers) {
+        let old = self.current.publish_at(seq, |layers| {
+            let new = change(layers);
+            assert!(new.exact_from <= seq, "a view of now must be exact");
+            new
+        });
+        self.published(old);
+    }
+
+    fn published(&self, old: Arc<Layers>) {
         let (version, layers) = self.current.versioned();
         self.watch.note(version, &layers);
         self.registry.sweep();

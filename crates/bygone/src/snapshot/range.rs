@@ -31,7 +31,9 @@ pub(crate) type Top = Box<dyn Fn() -> Box<dyn LayerCursor> + Send + Sync>;
 pub struct Range {
     /// A pin of its own, so that the range counts among those who read.
     snapshot: Snapshot,
-    /// `None`: there is nothing (more) to read.
+    /// There is nothing (more) to read.
+    ended: bool,
+    /// `None`: the view has no such table.
     table: Option<u32>,
     top: Option<Top>,
     /// What is left, narrowed from both ends as records are taken.
@@ -51,7 +53,8 @@ impl Range {
         let empty = is_empty((borrowed(&lower), borrowed(&upper)));
         Range {
             snapshot: snapshot.clone(),
-            table: if empty { None } else { table },
+            ended: empty || (table.is_none() && top.is_none()),
+            table,
             top,
             lower,
             upper,
@@ -60,16 +63,20 @@ impl Range {
         }
     }
 
-    fn cursor(&self, table: u32) -> Result<MergeCursor> {
+    fn cursor(&self) -> Result<MergeCursor> {
         let top = self.top.as_ref().map(|top| top());
-        Ok(self.snapshot.layers()?.cursor_under(top, table, self.snapshot.seq().0))
+        match self.table {
+            Some(table) => Ok(self.snapshot.layers()?.cursor_under(top, table, self.snapshot.seq().0)),
+            // Not even by its id: the layers may hold what the table had before it was dropped and restored.
+            None => Ok(MergeCursor::new(top.into_iter().collect())),
+        }
     }
 
-    fn step_front(&mut self, table: u32) -> Result<Option<(Value, Value)>> {
+    fn step_front(&mut self) -> Result<Option<(Value, Value)>> {
         if let Some(cursor) = &mut self.front {
             cursor.next()?;
         } else {
-            let mut cursor = self.cursor(table)?;
+            let mut cursor = self.cursor()?;
             cursor.seek_bound(borrowed(&self.lower))?;
             self.front = Some(cursor);
         }
@@ -83,11 +90,11 @@ impl Range {
         Ok(Some((key.into(), value.into())))
     }
 
-    fn step_back(&mut self, table: u32) -> Result<Option<(Value, Value)>> {
+    fn step_back(&mut self) -> Result<Option<(Value, Value)>> {
         if let Some(cursor) = &mut self.back {
             cursor.prev()?;
         } else {
-            let mut cursor = self.cursor(table)?;
+            let mut cursor = self.cursor()?;
             cursor.seek_back_bound(borrowed(&self.upper))?;
             self.back = Some(cursor);
         }
@@ -101,14 +108,16 @@ impl Range {
         Ok(Some((key.into(), value.into())))
     }
 
-    fn step(&mut self, step: fn(&mut Self, u32) -> Result<Option<Record>>) -> Option<Result<Record>> {
-        let table = self.table?;
+    fn step(&mut self, step: fn(&mut Self) -> Result<Option<Record>>) -> Option<Result<Record>> {
+        if self.ended {
+            return None;
+        }
         if self.snapshot.has_expired() {
             return self.give_up();
         }
-        let item = step(self, table).transpose();
+        let item = step(self).transpose();
         if !matches!(item, Some(Ok(_))) {
-            self.table = None;
+            self.ended = true;
         }
         item
     }
@@ -116,7 +125,7 @@ impl Range {
     /// The snapshot has expired. The cursors keep its layers no longer than until somebody asks.
     #[cold]
     fn give_up(&mut self) -> Option<Result<Record>> {
-        (self.table, self.front, self.back) = (None, None, None);
+        (self.ended, self.front, self.back) = (true, None, None);
         self.snapshot.check_alive().err().map(Err)
     }
 }

@@ -51,6 +51,12 @@ impl Table {
         self.0.created_seq
     }
 
+    /// Whether the other handle is as good as this one, always.
+    pub(crate) fn is_same(&self, other: &Table) -> bool {
+        let known = |table: &Table| (table.0.id, table.0.created_seq, table.0.known_until);
+        Arc::ptr_eq(&self.0, &other.0) || known(self) == known(other)
+    }
+
     /// The commit that dropped it in this session; `u64::MAX` if none did.
     pub(crate) fn dropped_seq(&self) -> u64 {
         // Acquire: as in `exists_at`.
@@ -126,10 +132,11 @@ impl TableDirectory {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The handle for a table that a view found: the present's own if it is the same table.
+    /// The handle for a table that a view found: the present's own if it is the same table, and was there all the
+    /// time.
     pub fn handle(&self, id: u32, name: &str, created_seq: u64, seen_at: u64) -> Table {
         match self.lock().get(name) {
-            Some(table) if table.id() == id => table.clone(),
+            Some(table) if table.id() == id && table.created_seq() == created_seq => table.clone(),
             _ => {
                 // Dropped since, and nobody knows cheaply when: behind the view that found it the name is
                 // looked up again.

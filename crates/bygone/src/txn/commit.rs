@@ -84,7 +84,7 @@ pub(crate) struct Committer {
     standby_wanted: Arc<Signal>,
     pub running: Running,
     queue: Mutex<Queue>,
-    leader: Mutex<Leader>,
+    pub(super) leader: Mutex<Leader>,
     publisher: Mutex<VecDeque<Arc<Group>>>,
     published: Condvar,
     /// The sequence numbers of the declared snapshots that are not merged yet, ascending.
@@ -104,20 +104,22 @@ struct Queue {
 /// What only the leader touches, or who takes its place for a moment.
 pub(crate) struct Leader {
     pub(super) numbers: Numbers,
-    active: Arc<Memtable>,
+    pub(super) active: Arc<Memtable>,
     pub(super) conflicts: ConflictTable,
     pub(super) recent: RecentCommits,
+    /// Transactions whose view is older lose: what was written before is not kept.
+    pub(super) oldest_read: u64,
     /// The log segment that the last group went to.
     segment: u64,
     /// Whether the active memtable was seen to be half full: then the next one is asked for.
     half_full: bool,
-    to_wake: ToWake,
+    pub(super) to_wake: ToWake,
 }
 
 /// Threads that have got work. Woken only when the lock of [`Leader`] is given back: the system may give the
 /// processor to who is woken, at once, and every writer would wait for that.
 #[derive(Default)]
-struct ToWake {
+pub(super) struct ToWake {
     standby: bool,
     flush: bool,
 }
@@ -127,7 +129,7 @@ struct ToWake {
 pub(super) struct Numbers {
     pub next_seq: u64,
     pub next_snapshot_id: u64,
-    last_time_micros: u64,
+    pub last_time_micros: u64,
 }
 
 /// Where the numbers go on after recovery.
@@ -204,6 +206,7 @@ impl Committer {
                 active: start.active,
                 conflicts: ConflictTable::new(),
                 recent: RecentCommits::default(),
+                oldest_read: 0,
                 segment: 0,
                 half_full: false,
                 to_wake: ToWake::default(),
@@ -283,7 +286,7 @@ impl Committer {
         self.wake(to_wake);
     }
 
-    fn wake(&self, to_wake: ToWake) {
+    pub(super) fn wake(&self, to_wake: ToWake) {
         if to_wake.standby {
             self.standby_wanted.raise();
         }
@@ -375,7 +378,7 @@ impl Committer {
                 request.tables.iter().for_each(|table| table.set_dropped(place.seq));
             }
             if place.snapshot_id != 0 {
-                lock(&self.declared).push(place.seq);
+                self.note_declared(place.seq);
             }
             let (memtable, group) = (leader.active.clone(), group.clone());
             ticket.tell(Word::Accepted(Box::new(Accepted { request, place, memtable, group })));
@@ -406,7 +409,7 @@ impl Committer {
     /// What a failure of the log means. Where the log itself cannot go on, neither can the database: nobody
     /// knows what is on the disk. A log that could not get a new segment (the disk is full, say) is
     /// unharmed, and so is the database.
-    fn log_failed(&self, error: Error) -> Error {
+    pub(super) fn log_failed(&self, error: Error) -> Error {
         if self.wal.is_failed() {
             self.health.poison(format!("the write-ahead log failed: {error}"));
         }
@@ -414,7 +417,7 @@ impl Committer {
     }
 
     /// Freezes the active memtable and puts a new one in its place.
-    fn rotate(&self, leader: &mut Leader) -> Result<()> {
+    pub(super) fn rotate(&self, leader: &mut Leader) -> Result<()> {
         let next_segment = self.wal.roll().map_err(|error| self.log_failed(error))?;
         let memtable = Arc::new(self.backlog.next_memtable());
         // Published before any commit in it becomes visible: see `present`.
@@ -430,22 +433,6 @@ impl Committer {
         });
         leader.to_wake.flush = true;
         Ok(())
-    }
-
-    /// Freezes the active memtable if there is anything in it, and waits until all that was committed so far
-    /// is visible. Answers the last of these commits.
-    pub fn freeze(&self) -> Result<u64> {
-        self.health.check()?;
-        let mut leader = lock(&self.leader);
-        let last_seq = leader.numbers.next_seq - 1;
-        self.wait_visible(last_seq)?;
-        if !leader.active.is_empty() {
-            self.rotate(&mut leader)?;
-        }
-        let to_wake = std::mem::take(&mut leader.to_wake);
-        drop(leader);
-        self.wake(to_wake);
-        Ok(last_seq)
     }
 
     /// Registers a serializable transaction and takes its view. From here on the leader keeps the write sets
@@ -478,6 +465,11 @@ impl Committer {
         let mut declared = lock(&self.declared);
         let end = declared.partition_point(|declared| *declared < seq);
         declared.drain(..end);
+    }
+
+    /// A snapshot was declared of the newest commit.
+    pub fn note_declared(&self, seq: u64) {
+        lock(&self.declared).push(seq);
     }
 
     /// These snapshots are deleted, visibly and durably: nothing more needs to be kept for them.

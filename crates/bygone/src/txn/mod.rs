@@ -9,6 +9,7 @@ mod cursor;
 mod declared;
 mod range;
 pub(crate) mod record;
+pub(crate) mod standstill;
 mod validate;
 pub(crate) mod write_set;
 
@@ -228,7 +229,7 @@ impl Transaction {
     fn write(&mut self, table: &Table, key: &[u8], value: Option<&[u8]>) -> Result<()> {
         self.check_table(table)?;
         check_write(key, value)?;
-        if !self.tables.iter().any(|known| known.id() == table.id()) {
+        if !self.tables.iter().any(|known| known.is_same(table)) {
             self.tables.push(table.clone());
         }
         self.writes.put(table.id(), key, value);

@@ -29,6 +29,9 @@ impl Committer {
             table.check_exists(self.database())?;
         }
         if let Some(read) = &request.read {
+            if read.seq().0 < leader.oldest_read {
+                overtaken(request)?;
+            }
             let keys = request.writes.iter().zip(&request.hashes);
             for ((table, bytes, _), hash) in keys {
                 let key = HashedKey { key: Key { table, bytes }, hash: *hash };
@@ -123,6 +126,14 @@ impl Committer {
         }
         Ok(())
     }
+}
+
+/// What a transaction has read or is about to write may have been written since, and nobody can tell.
+fn overtaken(request: &Request) -> Result<()> {
+    let written = request.writes.iter().map(|(table, key, _)| (table, key));
+    let reads = request.reads.iter();
+    let read = reads.flat_map(|reads| reads.tables.iter().map(|(table, _)| (*table, reads.some_key(*table))));
+    written.chain(read).next().map_or(Ok(()), |(table, key)| Err(conflict(request, table, key)))
 }
 
 /// The names come with the request: the directory of tables is locked before the leader, never by it.

@@ -286,6 +286,18 @@ impl Wal {
         Ok(writer.active.segment.id)
     }
 
+    /// Leaves out the numbers before `next_seq`: these commits are durable elsewhere. To be called behind
+    /// [`roll`](Wal::roll), before anything else is appended.
+    pub fn skip_to(&self, next_seq: u64) {
+        let mut writer = lock(&self.writer);
+        assert!(writer.active.offset == RECORDS_OFFSET, "a segment's records have consecutive numbers");
+        assert!(next_seq >= writer.next_seq, "numbers are not given twice");
+        writer.next_seq = next_seq;
+        writer.durable_end = next_seq;
+        writer.marked_end = next_seq;
+        writer.unsynced.clear();
+    }
+
     /// Makes the next segment ahead of time, so that rolling costs nothing: to be called in the background
     /// after every roll. Answers whether there was something to do.
     pub fn prepare_standby(&self) -> Result<bool> {

@@ -139,6 +139,24 @@ fn a_table_that_a_snapshot_lacks_counts_as_empty() {
 }
 
 #[test]
+fn what_was_undone_before_the_next_merge_is_told() {
+    let (_disk, db, table) = sim();
+    db.merge().unwrap();
+    db.put(&table, "k", "1").unwrap();
+    let seen = db.snapshot_now(None).unwrap();
+    db.delete(&table, "k").unwrap();
+    let later = db.snapshot_now(None).unwrap();
+    db.merge().unwrap();
+    db.put(&db.table("other").unwrap(), "k", "1").unwrap();
+    db.merge().unwrap();
+    // Both are read above trees of the table that are the same: none.
+    assert_eq!(all(db.diff(seen, later, &table)), [change("k", Some("1"), None)]);
+    let (then, now) = (db.as_of(seen).unwrap(), db.snapshot());
+    assert_eq!(all(then.diff(&now, &table)), [change("k", Some("1"), None)]);
+    assert_eq!(all(now.diff(&then, &table)), [change("k", None, Some("1"))]);
+}
+
+#[test]
 fn wrong_arguments_are_typed_errors() {
     let (_disk, db, table) = sim();
     db.snapshot_now("a").unwrap();

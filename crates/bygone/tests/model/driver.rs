@@ -85,7 +85,8 @@ impl Driver {
             705..775 => self.read_the_past(),
             775..800 => self.snapshot_now(),
             800..805 => self.forget(),
-            805..830 => self.hold(),
+            805..809 => self.restore(),
+            809..830 => self.hold(),
             830..870 => self.reread_held(),
             870..890 => self.hold_range(),
             890..930 => self.go_on_with_range(),
@@ -201,7 +202,7 @@ impl Driver {
         }
         answer.unwrap();
         let writes = [(key, value)].into_iter().collect();
-        self.model.commit(&[(handle.incarnation, (handle.name.clone(), writes))].into_iter().collect());
+        self.model.commit(&[(handle.identity, (handle.name.clone(), writes))].into_iter().collect());
         assert_eq!(u64::from(self.db.snapshot().seq()), self.model.now.seq);
     }
 
@@ -378,6 +379,28 @@ impl Driver {
             assert!(matches!(answer, Err(Error::SnapshotNotFound { deleted: Some(_), .. })), "{answer:?}");
         }
         self.model.declared.retain(|declared| !doomed.contains(&declared.id));
+    }
+
+    fn restore(&mut self) {
+        let Some(index) = self.old_snapshot() else { return };
+        let id = self.model.declared[index].id;
+        let before = self.model.now.clone();
+        let newest = self.model.declared.last().filter(|newest| newest.state.seq == before.seq);
+        let declared_already = newest.map(|newest| newest.id);
+        let restored = self.db.restore(id).unwrap();
+        self.model.restore(index);
+        assert_eq!(u64::from(restored.seq), self.model.now.seq);
+        let info = self.db.snapshot_info(restored.before).unwrap();
+        if declared_already.is_none() {
+            self.model.declared_ever += 1;
+            assert_eq!(u64::from(restored.before), self.model.declared_ever);
+            let (name, metadata, time) = (info.name, info.metadata, info.time);
+            self.model.declared.push(Declared { id: info.id, name, metadata, time, state: before });
+        } else {
+            assert_eq!(declared_already, Some(restored.before));
+        }
+        self.check_now();
+        self.check_declared(self.model.declared.len() - 1);
     }
 
     /// A declared snapshot, the older the likelier to be merged away.

@@ -21,6 +21,9 @@ pub type Writes = BTreeMap<u64, (String, BTreeMap<Vec<u8>, Option<Arc<Vec<u8>>>>
 pub struct TableState {
     /// Tells tables of one name apart.
     pub incarnation: u64,
+    /// What writes and restoring go by: a table that was dropped and is restored is a new incarnation of the old
+    /// one.
+    pub identity: u64,
     pub rows: Rows,
 }
 
@@ -36,6 +39,7 @@ pub struct State {
 pub struct Handle {
     pub name: String,
     pub incarnation: u64,
+    pub identity: u64,
     /// Of a handle that a snapshot gave out when the table was gone already: the snapshot's number. Else
     /// `u64::MAX`.
     pub known_until: u64,
@@ -59,7 +63,7 @@ pub struct Declared {
 
 /// A range that a serializable transaction has read, as far as it got.
 pub struct RangeRead {
-    pub incarnation: u64,
+    pub identity: u64,
     pub bounds: Bounds,
     pub front: Option<Vec<u8>>,
     pub back: Option<Vec<u8>>,
@@ -67,11 +71,11 @@ pub struct RangeRead {
 }
 
 impl RangeRead {
-    fn covers(&self, incarnation: u64, key: &[u8]) -> bool {
+    fn covers(&self, identity: u64, key: &[u8]) -> bool {
         let reached = self.exhausted
             || self.front.as_deref().is_some_and(|front| key <= front)
             || self.back.as_deref().is_some_and(|back| key >= back);
-        incarnation == self.incarnation && contains(&self.bounds, key) && reached
+        identity == self.identity && contains(&self.bounds, key) && reached
     }
 }
 
@@ -131,16 +135,20 @@ pub struct Model {
     /// The keys that commit number index + 1 wrote.
     commits: Vec<Vec<(u64, Vec<u8>)>>,
     last_writes: HashMap<(u64, Vec<u8>), u64>,
-    /// The commits that dropped tables, by incarnation.
+    /// The commits that dropped tables, by incarnation, and the last that did by identity.
     dropped: HashMap<u64, u64>,
+    last_dropped: HashMap<u64, u64>,
     incarnations: u64,
+    /// The last commit that restored a state: transactions that began before it lose.
+    restored: u64,
 }
 
 impl Model {
     pub fn handle(&self, name: &str) -> Option<Handle> {
         let table = self.now.tables.get(name)?;
         let name = name.to_owned();
-        Some(Handle { name, incarnation: table.incarnation, known_until: u64::MAX })
+        let TableState { incarnation, identity, .. } = **table;
+        Some(Handle { name, incarnation, identity, known_until: u64::MAX })
     }
 
     /// The handle that a snapshot with this state gives out.
@@ -150,6 +158,7 @@ impl Model {
         Some(Handle {
             name: name.to_owned(),
             incarnation: table.incarnation,
+            identity: table.identity,
             known_until: if lives { u64::MAX } else { state.seq },
         })
     }
@@ -179,7 +188,8 @@ impl Model {
     pub fn create_table(&mut self, name: &str) {
         self.incarnations += 1;
         self.begin_commit();
-        let table = TableState { incarnation: self.incarnations, rows: Rows::new() };
+        let (incarnation, identity) = (self.incarnations, self.incarnations);
+        let table = TableState { incarnation, identity, rows: Rows::new() };
         self.now.tables.insert(name.to_owned(), Arc::new(table));
     }
 
@@ -187,6 +197,7 @@ impl Model {
         let seq = self.begin_commit();
         let table = self.now.tables.remove(name).expect("the test drops tables that exist");
         self.dropped.insert(table.incarnation, seq);
+        self.last_dropped.insert(table.identity, seq);
     }
 
     /// A commit that changes no record.
@@ -198,17 +209,39 @@ impl Model {
 
     pub fn commit(&mut self, writes: &Writes) {
         let seq = self.begin_commit();
-        for (incarnation, (name, writes)) in writes {
-            let table = self.now.tables.get_mut(name).filter(|table| table.incarnation == *incarnation);
+        for (identity, (name, writes)) in writes {
+            let table = self.now.tables.get_mut(name).filter(|table| table.identity == *identity);
             let table = Arc::make_mut(table.expect("a commit into a table that is gone is refused"));
             for (key, value) in writes {
                 match value {
                     Some(value) => table.rows.insert(key.clone(), value.clone()),
                     None => table.rows.remove(key),
                 };
-                self.commits[seq as usize - 1].push((*incarnation, key.clone()));
-                self.last_writes.insert((*incarnation, key.clone()), seq);
+                self.commits[seq as usize - 1].push((*identity, key.clone()));
+                self.last_writes.insert((*identity, key.clone()), seq);
             }
+        }
+    }
+
+    /// The present becomes the state of a declared snapshot.
+    pub fn restore(&mut self, index: usize) {
+        let then = self.declared[index].state.tables.clone();
+        let now = std::mem::take(&mut self.now.tables);
+        let seq = self.begin_commit();
+        self.restored = seq;
+        for (name, table) in &now {
+            if then.get(name).is_none_or(|then| then.identity != table.identity) {
+                self.dropped.insert(table.incarnation, seq);
+                self.last_dropped.insert(table.identity, seq);
+            }
+        }
+        for (name, table) in then {
+            let same = now.get(&name).filter(|now| now.identity == table.identity);
+            let incarnation = same.map(|table| table.incarnation).unwrap_or_else(|| {
+                self.incarnations += 1;
+                self.incarnations
+            });
+            self.now.tables.insert(name, Arc::new(TableState { incarnation, ..(*table).clone() }));
         }
     }
 
@@ -224,26 +257,36 @@ impl Model {
                 verdict.gone.push(handle.name.clone());
             }
         }
-        for (incarnation, (name, writes)) in &pending.writes {
+        let overtaken = pending.view.seq < self.restored;
+        let dropped_since =
+            |identity: u64| self.last_dropped.get(&identity).is_some_and(|seq| *seq > pending.view.seq);
+        for (identity, (name, writes)) in &pending.writes {
             for key in writes.keys() {
-                self.judge_key(&mut verdict, &pending.view, *incarnation, name, key);
+                if overtaken {
+                    verdict.certain.push((name.clone(), key.clone()));
+                }
+                self.judge_key(&mut verdict, &pending.view, *identity, name, key);
             }
         }
-        for (incarnation, name, key) in &pending.keys {
-            self.judge_key(&mut verdict, &pending.view, *incarnation, name, key);
-            if self.dropped.contains_key(incarnation) {
+        if overtaken {
+            verdict.certain.extend(pending.keys.iter().map(|(_, name, key)| (name.clone(), key.clone())));
+            verdict.certain.extend(pending.ranges.iter().map(|(name, _)| (name.clone(), Vec::new())));
+        }
+        for (identity, name, key) in &pending.keys {
+            self.judge_key(&mut verdict, &pending.view, *identity, name, key);
+            if dropped_since(*identity) {
                 verdict.certain.push((name.clone(), key.clone()));
             }
         }
         for (name, range) in &pending.ranges {
-            if self.dropped.contains_key(&range.incarnation) {
+            if dropped_since(range.identity) {
                 verdict.certain.push((name.clone(), Vec::new()));
             }
         }
         for written in &self.commits[pending.view.seq as usize..] {
-            for (incarnation, key) in written {
+            for (identity, key) in written {
                 let mut ranges = pending.ranges.iter();
-                if let Some((name, _)) = ranges.find(|(_, range)| range.covers(*incarnation, key)) {
+                if let Some((name, _)) = ranges.find(|(_, range)| range.covers(*identity, key)) {
                     verdict.certain.push((name.clone(), key.clone()));
                 }
             }
@@ -252,13 +295,13 @@ impl Model {
         verdict
     }
 
-    fn judge_key(&self, verdict: &mut Verdict, view: &State, incarnation: u64, name: &str, key: &[u8]) {
-        let written = self.last_writes.get(&(incarnation, key.to_vec()));
+    fn judge_key(&self, verdict: &mut Verdict, view: &State, identity: u64, name: &str, key: &[u8]) {
+        let written = self.last_writes.get(&(identity, key.to_vec()));
         if written.is_none_or(|seq| *seq <= view.seq) {
             return;
         }
         let value_in = |state: &State| {
-            let table = state.tables.get(name).filter(|table| table.incarnation == incarnation);
+            let table = state.tables.get(name).filter(|table| table.identity == identity);
             table.and_then(|table| table.rows.get(key).cloned())
         };
         let conflict = (name.to_owned(), key.to_vec());

@@ -42,8 +42,7 @@ impl Driver {
             }
             5..8 => {
                 let answer = tx.get(&table, &key);
-                let written =
-                    pending.writes.get(&handle.incarnation).and_then(|(_, writes)| writes.get(&key));
+                let written = pending.writes.get(&handle.identity).and_then(|(_, writes)| writes.get(&key));
                 let found = answer.as_ref().ok().cloned().flatten();
                 let found = found.as_ref().map(|found| (&key[..], &found[..]));
                 if dropped {
@@ -63,7 +62,7 @@ impl Driver {
 impl Pending {
     fn write(&mut self, handle: Handle, key: Vec<u8>, value: Option<Arc<Vec<u8>>>) {
         let (_, writes) =
-            self.writes.entry(handle.incarnation).or_insert_with(|| (handle.name.clone(), BTreeMap::new()));
+            self.writes.entry(handle.identity).or_insert_with(|| (handle.name.clone(), BTreeMap::new()));
         writes.insert(key, value);
         self.handles.push(handle);
     }
@@ -77,18 +76,18 @@ impl Pending {
         found: Option<(&[u8], &[u8])>,
         is_ok: bool,
     ) {
-        let mut incarnation = handle.incarnation;
+        let mut identity = handle.identity;
         match model.meaning(handle, &self.view) {
             Meaning::NotFound => return assert!(!is_ok),
             Meaning::Nothing => assert!(is_ok && found.is_none()),
             Meaning::Table(table) => {
                 assert!(is_ok);
                 same_record(found, table.rows.get_key_value(key)).unwrap();
-                incarnation = table.incarnation;
+                identity = table.identity;
             }
         }
         if self.serializable {
-            self.keys.push((incarnation, handle.name.clone(), key.clone()));
+            self.keys.push((identity, handle.name.clone(), key.clone()));
         }
     }
 }
@@ -104,16 +103,16 @@ fn range(
 ) {
     let bounds = random.bounds();
     let answer = tx.range(table, borrowed(&bounds));
-    let mut incarnation = handle.incarnation;
+    let mut identity = handle.identity;
     let mut rows = match model.meaning(handle, &pending.view) {
         Meaning::NotFound => return assert!(matches!(answer, Err(Error::TableNotFound { .. }))),
         Meaning::Nothing => BTreeMap::new(),
         Meaning::Table(table) => {
-            incarnation = table.incarnation;
+            identity = table.identity;
             table.rows.clone()
         }
     };
-    if let Some((_, writes)) = pending.writes.get(&handle.incarnation) {
+    if let Some((_, writes)) = pending.writes.get(&handle.identity) {
         for (key, value) in writes {
             match value {
                 Some(value) => rows.insert(key.clone(), value.clone()),
@@ -123,8 +122,7 @@ fn range(
     }
     let mut rest: VecDeque<_> = rows.iter().filter(|(key, _)| contains(&bounds, key)).collect();
     let mut found = answer.unwrap();
-    let mut read =
-        RangeRead { incarnation, bounds: bounds.clone(), front: None, back: None, exhausted: false };
+    let mut read = RangeRead { identity, bounds: bounds.clone(), front: None, back: None, exhausted: false };
     let steps = if random.percent(50) { usize::MAX } else { random.below(10) };
     for _ in 0..steps {
         let back = random.percent(30);

@@ -166,6 +166,42 @@ fn the_present_goes_on_while_the_history_directory_fails() {
     }
 }
 
+/// One call fails, of whichever file: what was acknowledged is there, now and then.
+#[test]
+fn any_single_failure_leaves_present_and_past_whole() {
+    let run = |failing: Option<u64>| {
+        let disk = SimDisk::new();
+        if let Some(n) = failing {
+            disk.fail_at(n, ErrorKind::Other);
+        }
+        let mut model = Model::new();
+        let context = format!("call {failing:?} fails");
+        let outcome = split_options().open_on(Arc::new(disk.clone()), PATH).and_then(|db| {
+            work(&db, &mut model, &mut Random(15), 100)?;
+            db.merge()?;
+            db.archive()
+        });
+        match outcome {
+            Ok(()) => {}
+            Err(Error::Io { .. } | Error::Poisoned { .. }) if failing.is_some() => {}
+            Err(error) => panic!("{context}: {error:?}"),
+        }
+        model.durable = model.acknowledged;
+        let (db, seq) = check(&disk, &model, &context);
+        model.cut_at(seq);
+        db.archive().unwrap();
+        db.merge().unwrap();
+        check_open(&db, &model, &format!("{context}, archived"));
+        let operations = disk.operations();
+        check(&disk.crash_image(failing.unwrap_or(0)), &model, &format!("{context}, cut"));
+        operations
+    };
+    let operations = run(None);
+    for n in points(operations, 100, &mut Random(16)) {
+        run(Some(n));
+    }
+}
+
 #[test]
 fn any_single_failure_of_the_history_directory_leaves_everything_whole() {
     let run = |failing: Option<u64>| {

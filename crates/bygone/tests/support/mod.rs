@@ -55,6 +55,8 @@ pub struct Declared {
     pub name: Option<String>,
     pub metadata: Vec<u8>,
     pub seq: u64,
+    /// The commit that declared it: mostly its own, else a later one that restored another state.
+    pub since: u64,
     /// The commit that deleted it, or was about to when the disk failed.
     pub deleted: Option<u64>,
 }
@@ -62,7 +64,7 @@ pub struct Declared {
 impl Declared {
     /// Whether it is there as of a commit.
     pub fn lives_at(&self, seq: u64) -> bool {
-        self.seq <= seq && self.deleted.is_none_or(|deleted| deleted > seq)
+        self.since <= seq && self.deleted.is_none_or(|deleted| deleted > seq)
     }
 }
 
@@ -104,8 +106,25 @@ impl Model {
 
     /// The last commit will declare a snapshot.
     pub fn declare(&mut self, name: Option<String>, metadata: Vec<u8>) {
-        let id = self.declared.len() as u64 + 1;
-        self.declared.push(Declared { id, name, metadata, seq: self.last_seq(), deleted: None });
+        self.declare_at(self.last_seq(), name, metadata);
+    }
+
+    fn declare_at(&mut self, seq: u64, name: Option<String>, metadata: Vec<u8>) {
+        let (id, since) = (self.declared.len() as u64 + 1, self.last_seq());
+        self.declared.push(Declared { id, name, metadata, seq, since, deleted: None });
+    }
+
+    /// A declared snapshot is about to be restored. Answers the id of the one of the state before.
+    pub fn restore(&mut self, index: usize) -> u64 {
+        let before = self.last_seq();
+        let Declared { id, seq, .. } = self.declared[index];
+        self.states.push(self.states[seq as usize].clone());
+        let declared = self.declared.iter().find(|other| other.seq == before && other.deleted.is_none());
+        if let Some(declared) = declared {
+            return declared.id;
+        }
+        self.declare_at(before, None, format!("before restoring snapshot {id}").into_bytes());
+        self.declared.len() as u64
     }
 
     /// The last commit returned.
@@ -124,7 +143,7 @@ impl Model {
     /// What was tried behind this commit failed and left no trace.
     pub fn forget_after(&mut self, seq: u64) {
         self.states.truncate(seq as usize + 1);
-        self.declared.retain(|declared| declared.seq <= seq);
+        self.declared.retain(|declared| declared.since <= seq);
         for declared in &mut self.declared {
             declared.deleted = declared.deleted.filter(|deleted| *deleted <= seq);
         }

@@ -44,7 +44,8 @@ fn step(db: &Db, model: &mut Model, random: &mut Random, eager: bool) -> Result<
             Ok(())
         }
         76..80 => delete_snapshots(db, model, random),
-        80..87 => {
+        80..83 => restore(db, model, random),
+        83..87 => {
             db.flush()?;
             model.all_durable();
             archive(db);
@@ -54,7 +55,7 @@ fn step(db: &Db, model: &mut Model, random: &mut Random, eager: bool) -> Result<
             db.merge()?;
             model.all_durable();
             // Not always: then there is something for the next time.
-            if model.last_seq() % 3 > 0 {
+            if !model.last_seq().is_multiple_of(3) {
                 archive(db);
             }
             Ok(())
@@ -94,6 +95,22 @@ fn delete_snapshots(db: &Db, model: &mut Model, random: &mut Random) -> Result<(
     }
     let id = |index: &usize| bygone::SnapshotId::from(model.declared[*index].id);
     db.delete_snapshots(doomed.iter().map(id))?;
+    model.acknowledge(Durability::Sync);
+    Ok(())
+}
+
+fn restore(db: &Db, model: &mut Model, random: &mut Random) -> Result<()> {
+    let now = model.last_seq();
+    let living: Vec<usize> =
+        (0..model.declared.len()).filter(|index| model.declared[*index].lives_at(now)).collect();
+    if living.is_empty() {
+        return Ok(());
+    }
+    let index = living[random.below(living.len() as u64) as usize];
+    let id = bygone::SnapshotId::from(model.declared[index].id);
+    let before = model.restore(index);
+    let restored = db.restore(id)?;
+    assert_eq!((u64::from(restored.seq), u64::from(restored.before)), (model.last_seq(), before));
     model.acknowledge(Durability::Sync);
     Ok(())
 }

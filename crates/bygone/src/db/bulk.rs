@@ -1,0 +1,239 @@
+//! Bulk commits: a commit of any size that is written straight into the base.
+//!
+//! Owns: the order of its steps. Promises: the commit is one like every other, durable and visible all at once or
+//! not at all; what declared snapshots see of the state before it is kept. May call: everything below db.
+//!
+//! 1. What was committed is flushed and merged while others go on committing. 2. Nobody commits or makes tables
+//!    from here on; the little that came meanwhile is flushed and merged, too, so that the base is the present.
+//! 3. One rebuild applies the commit's updates; the old base is kept as a key frame if a declared snapshot needs
+//!    it. 4. The superblock that names the new base is the commit: it also says that the commit's number is used,
+//!    and that the log goes on behind it. 5. Views get base and number at once.
+//!
+//! A failure before step 4 leaves everything as it was; step 4 either happens or poisons, as it does for a merge.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, MutexGuard};
+
+use super::engine::{Engine, lock};
+use crate::base::{BaseVersion, Rebuild, Updates};
+use crate::error::Result;
+use crate::history::Interval;
+use crate::history::plan::Chain;
+use crate::ids::{Seq, SnapshotId};
+use crate::snapshot::rows::{self, FIRST_TABLE, TableRow};
+use crate::snapshot::{Change, Diff, Snapshot, Table};
+use crate::txn::record::{Declaration, Marks, Place, system_records};
+use crate::txn::standstill::Standstill;
+
+/// A commit that is being written straight into the base. Nobody else commits meanwhile.
+pub(super) struct Bulk<'e> {
+    engine: &'e Engine,
+    /// The state before it.
+    pub now: Snapshot,
+    base: Arc<BaseVersion>,
+    rebuild: Rebuild,
+    /// The tables' handles by their names: as they are to be afterwards.
+    handles: MutexGuard<'e, BTreeMap<String, Table>>,
+    created: Vec<(String, Table)>,
+    dropped: Vec<String>,
+    /// The place that it has.
+    pub place: Place,
+    next_snapshot_id: u64,
+    next_table_id: u32,
+    /// The numbers of the declared snapshots that see the state before.
+    declared: Vec<u64>,
+    /// Whether one is declared of the state behind.
+    declares: bool,
+}
+
+impl Engine {
+    /// Makes a bulk commit of what `apply` does.
+    pub fn bulk_commit<T>(&self, apply: impl FnOnce(&mut Bulk<'_>) -> Result<T>) -> Result<(Seq, T)> {
+        let committer = &self.writer()?.committer;
+        self.guarded(|engine| {
+            committer.freeze()?;
+            engine.flush_all()?;
+            engine.merge_all()
+        })?;
+        let handles = self.present.context().tables.lock();
+        let merging = lock(&self.merging);
+        let mut standstill = committer.stand_still()?;
+        self.guarded(|engine| {
+            // What is flushed now needs room among the runs.
+            engine.merge_holding(&merging)?;
+            standstill.freeze()?;
+            engine.flush_all()?;
+            engine.merge_holding(&merging)
+        })?;
+        let log_segment = standstill.roll_log()?;
+        let mut bulk = Bulk::begin(self, &mut standstill, handles)?;
+        let applied = apply(&mut bulk)?;
+        let place = bulk.place;
+        let published = bulk.publish(log_segment, standstill);
+        if let Err(error) = &published
+            && self.store.is_poisoned()
+        {
+            self.health.poison(error.to_string());
+        }
+        published?;
+        drop(merging);
+        self.tell_runs();
+        self.writer()?.wal.release_before(log_segment)?;
+        Ok((Seq(place.seq), applied))
+    }
+
+    fn flush_all(&self) -> Result<()> {
+        while self.flush_one()? {}
+        Ok(())
+    }
+}
+
+impl<'e> Bulk<'e> {
+    fn begin(
+        engine: &'e Engine,
+        standstill: &mut Standstill<'_>,
+        handles: MutexGuard<'e, BTreeMap<String, Table>>,
+    ) -> Result<Bulk<'e>> {
+        let place = standstill.next_place();
+        let base = engine.present.layers().base.clone();
+        let declared = engine.writer()?.committer.declared_between(base.seq(), place.seq);
+        Ok(Bulk {
+            engine,
+            now: engine.present.snapshot(),
+            rebuild: engine.store.rebuild(&base)?,
+            base,
+            handles,
+            created: Vec::new(),
+            dropped: Vec::new(),
+            place,
+            next_snapshot_id: place.snapshot_id,
+            next_table_id: 0,
+            declared,
+            declares: false,
+        })
+    }
+
+    /// Declares a snapshot of the state before the commit, unless one is declared of it already; answers it.
+    pub fn declare_before(&mut self, declaration: Declaration) -> Result<SnapshotId> {
+        let before = self.now.seq().0;
+        if self.declared.last() == Some(&before) {
+            // The last one that was declared.
+            return Ok(SnapshotId(self.next_snapshot_id - 1));
+        }
+        self.declared.push(before);
+        self.declare(declaration, before)
+    }
+
+    /// Declares a snapshot of the state at `seq`: before the commit, or behind it.
+    pub fn declare(&mut self, declaration: Declaration, seq: u64) -> Result<SnapshotId> {
+        let id = self.next_snapshot_id;
+        self.next_snapshot_id += 1;
+        self.declares |= seq == self.place.seq;
+        let marks = Marks { declaration: Some(declaration), ..Marks::default() };
+        let place = Place { seq, snapshot_id: id, ..self.place };
+        for (table, key, value) in system_records(&marks, place) {
+            self.rebuild.set(table, &key, value.as_deref())?;
+        }
+        Ok(SnapshotId(id))
+    }
+
+    /// The id of the table of this name, made if there is none or only one with another id.
+    pub fn table(&mut self, name: &str, id: u32) -> Result<()> {
+        if self.handles.get(name).is_some_and(|table| table.id() == id) {
+            return Ok(());
+        }
+        self.drop_table(name)?;
+        let row = TableRow { id, created_seq: self.place.seq };
+        self.rebuild.set(rows::TABLES, name.as_bytes(), Some(&row.encode()))?;
+        let database = self.engine.present.context().tables.database();
+        self.created.push((name.to_owned(), Table::new(database, id, name, self.place.seq)));
+        self.next_table_id = self.next_table_id.max(id.saturating_add(1));
+        Ok(())
+    }
+
+    /// Drops the table of this name, if there is one.
+    pub fn drop_table(&mut self, name: &str) -> Result<()> {
+        let Some(table) = self.handles.get(name) else { return Ok(()) };
+        self.rebuild.drop_table(table.id())?;
+        self.rebuild.set(rows::TABLES, name.as_bytes(), None)?;
+        self.dropped.push(name.to_owned());
+        Ok(())
+    }
+
+    /// Applies updates to a table.
+    pub fn apply(&mut self, table: u32, updates: &mut dyn Updates) -> Result<()> {
+        debug_assert!(table >= FIRST_TABLE);
+        self.rebuild.apply(table, updates, usize::MAX)?;
+        Ok(())
+    }
+
+    /// The commit happens.
+    fn publish(mut self, log_segment: u64, standstill: Standstill<'_>) -> Result<()> {
+        let Bulk { engine, place, base, .. } = &self;
+        let (engine, place, from, root) = (*engine, *place, base.seq(), base.root());
+        let keeps_base = !self.declared.is_empty();
+        if keeps_base {
+            let snapshots = self.declared.len() as u64;
+            let interval = Interval { from, key_frame: Some(root), run: None, snapshots };
+            self.rebuild.set(rows::HISTORY, &place.seq.to_be_bytes(), Some(&interval.encode()))?;
+        }
+        let retained = if keeps_base { root.generation } else { engine.store.newest_retained() };
+        let (next_snapshot_id, next_table_id) = (self.next_snapshot_id, self.next_table_id);
+        let new_base = self.rebuild.finish(place.seq, retained, || {
+            let mut manifest = lock(&engine.manifest);
+            manifest.flushed_seq = place.seq;
+            manifest.durable_end = place.seq + 1;
+            manifest.wal_floor = log_segment;
+            manifest.next_snapshot_id = next_snapshot_id;
+            manifest.next_table_id = manifest.next_table_id.max(next_table_id);
+            manifest.last_time_micros = place.time_micros;
+            // Nothing leads on from the history before to what comes.
+            manifest.chain = Chain::default();
+            manifest.retained_bases += u64::from(keeps_base);
+            manifest.encode()
+        })?;
+        engine.superblock_written();
+        for name in self.dropped {
+            if let Some(table) = self.handles.remove(&name) {
+                table.set_dropped(place.seq);
+            }
+        }
+        self.handles.extend(self.created);
+        standstill.committed(place, next_snapshot_id, new_base);
+        let committer = &engine.writer()?.committer;
+        committer.forget_declared_before(place.seq);
+        if self.declares {
+            committer.note_declared(place.seq);
+        }
+        Ok(())
+    }
+}
+
+/// The changes from one state to another as updates of the first.
+pub(super) struct Changes {
+    diff: Diff,
+    next: Option<Change>,
+}
+
+impl Changes {
+    pub fn new(diff: Diff) -> Result<Changes> {
+        let mut changes = Changes { diff, next: None };
+        changes.advance()?;
+        Ok(changes)
+    }
+}
+
+impl Updates for Changes {
+    fn peek(&mut self) -> Result<Option<&[u8]>> {
+        Ok(self.next.as_ref().map(|change| &change.key[..]))
+    }
+
+    fn value(&mut self) -> Result<Option<&[u8]>> {
+        Ok(self.next.as_ref().and_then(|change| change.after.as_deref()))
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        self.next = self.diff.next().transpose()?;
+        Ok(())
+    }
+}
