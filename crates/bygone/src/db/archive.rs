@@ -68,6 +68,11 @@ impl Db {
             Ok(())
         })();
         engine.note_archiving(&archived);
+        if let (Err(error), true) = (&archived, engine.store.is_poisoned()) {
+            // Nobody knows which superblock is on the disk.
+            engine.health.poison(error.to_string());
+            engine.backlog.wake();
+        }
         archived
     }
 }

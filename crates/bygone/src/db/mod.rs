@@ -99,7 +99,8 @@ impl Db {
     /// time.
     ///
     /// # Errors
-    /// `SnapshotNotFound`; `Corruption` or `Io` if what was kept cannot be read.
+    /// `SnapshotNotFound`; `HistoryUnavailable`, `Corruption` or `Io` if what was kept cannot be read. Reading through
+    /// the snapshot may also give these.
     pub fn as_of(&self, snapshot: impl Into<SnapshotRef>) -> Result<Snapshot> {
         self.engine().past.view(&self.engine().present, &snapshot.into())
     }
