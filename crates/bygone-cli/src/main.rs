@@ -16,6 +16,7 @@ mod past;
 mod progress;
 mod records;
 mod restore;
+mod send;
 mod snapshots;
 mod text;
 mod transfer;
@@ -80,6 +81,12 @@ enum Command {
     History(compare::History),
     /// Make the state of a snapshot the present again, undoably
     Restore(restore::Restore),
+    /// Write a snapshot, or what differs from another one, as a stream for `receive`
+    Send(send::Send),
+    /// Take over a stream from standard input, and print the id of the snapshot here
+    Receive(send::Receive),
+    /// Bring a backup in another directory up to date, with every snapshot
+    Backup(send::Backup),
     /// Print sizes and counts
     Stats(health::Health),
     /// Read everything and check it
@@ -126,6 +133,9 @@ fn run(command: &Command, out: &mut Output) -> Result<()> {
         Command::Diff(args) => compare::diff(args, out),
         Command::History(args) => compare::history(args, out),
         Command::Restore(args) => restore::restore(args, out),
+        Command::Send(args) => send::send(args),
+        Command::Receive(args) => send::receive(args, out),
+        Command::Backup(args) => send::backup(args, out),
         Command::Stats(args) => health::stats(args, out),
         Command::Verify(args) => health::verify(args, out),
         Command::DemoLoader(args) => demo::load_and_wait(args, out),

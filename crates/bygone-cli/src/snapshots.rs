@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use bygone::SnapshotInfo;
+use bygone::{Db, SnapshotInfo, SnapshotSize};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
@@ -27,6 +27,9 @@ pub struct Declare {
 pub struct List {
     /// Directory of the database
     db: PathBuf,
+    /// Also how much of the past each keeps alone, and together with others; reads all that is kept
+    #[arg(long)]
+    sizes: bool,
 }
 
 pub fn declare(args: &Declare, out: &mut Output) -> Result<()> {
@@ -48,7 +51,11 @@ pub fn declare(args: &Declare, out: &mut Output) -> Result<()> {
 }
 
 pub fn list(args: &List, out: &mut Output) -> Result<()> {
-    let snapshots = open::existing(&args.db)?.snapshots()?;
+    let db = open::existing(&args.db)?;
+    if args.sizes {
+        return list_sizes(&db, out);
+    }
+    let snapshots = db.snapshots()?;
     if out.is_json() {
         return snapshots.iter().try_for_each(|info| out.json(&to_json(info)));
     }
@@ -75,6 +82,30 @@ pub fn list(args: &List, out: &mut Output) -> Result<()> {
         out.line(line.trim_end())?;
     }
     Ok(())
+}
+
+fn list_sizes(db: &Db, out: &mut Output) -> Result<()> {
+    let sizes = db.snapshot_sizes()?;
+    let snapshots = db.snapshots()?;
+    let found = |size: &SnapshotSize| {
+        let index = snapshots.binary_search_by_key(&size.id, |info| info.id).ok()?;
+        Some(&snapshots[index])
+    };
+    if out.is_json() {
+        return sizes.iter().filter_map(|size| Some((size, found(size)?))).try_for_each(|(size, info)| {
+            let mut object = to_json(info);
+            object["own_bytes"] = Value::from(size.own_bytes);
+            object["shared_bytes"] = Value::from(size.shared_bytes);
+            out.json(&object)
+        });
+    }
+    out.line(format_args!("{:>10}  {:>15}  {:>15}  NAME", "ID", "OWN BYTES", "SHARED BYTES"))?;
+    sizes.iter().filter_map(|size| Some((size, found(size)?))).try_for_each(|(size, info)| {
+        let name = info.name.as_deref().map(|name| text::escape(name.as_bytes())).unwrap_or_default();
+        let SnapshotSize { id, own_bytes, shared_bytes, .. } = size;
+        let line = format!("{:>10}  {own_bytes:>15}  {shared_bytes:>15}  {name}", id.to_string());
+        out.line(line.trim_end())
+    })
 }
 
 fn to_cells(info: &SnapshotInfo) -> [String; 5] {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::ids::{Seq, SnapshotId};
+use crate::ids::{ResumePoint, Seq, SnapshotId};
 use crate::utc::utc;
 
 /// What the engine answers.
@@ -120,6 +120,11 @@ pub enum Error {
         /// The newest version that this program understands.
         supported: u32,
     },
+    /// A stream that was received ended before it was whole. What has come is kept.
+    StreamIncomplete {
+        /// Up to where it is there; `None` if nothing is.
+        at: Option<ResumePoint>,
+    },
     /// The operating system refused.
     Io {
         /// The file or directory.
@@ -209,6 +214,10 @@ impl fmt::Display for Error {
                     "{} has format version {found}; this program understands {supported}",
                     path.display()
                 )
+            }
+            Error::StreamIncomplete { at: None } => write!(f, "the stream ended before it began"),
+            Error::StreamIncomplete { at: Some(at) } => {
+                write!(f, "the stream ended before it was whole; the rest can be sent from {at} on")
             }
             Error::Io { path, operation, source } => {
                 write!(f, "cannot {operation} {}: {source}", path.display())

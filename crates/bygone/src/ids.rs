@@ -1,6 +1,9 @@
-//! The numbers that users see: of commits and of declared snapshots.
+//! The numbers that users see: of commits, of declared snapshots, and of the parts of a stream.
 
 use std::fmt;
+use std::str::FromStr;
+
+use crate::error::Error;
 
 /// The sequence number of a commit. Commits are numbered 1, 2, 3, … in the order in which they take effect; 0
 /// is the empty database.
@@ -35,3 +38,30 @@ macro_rules! number {
 
 number!(Seq);
 number!(SnapshotId);
+
+/// Up to where a stream has been received: the rest can be sent alone, see [`Db::send_rest`](crate::Db::send_rest).
+/// Its text (`Display`, `FromStr`) may travel in any way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ResumePoint {
+    /// So many chunks are there.
+    pub(crate) chunks: u64,
+    /// The checksum of the last one, which covers all.
+    pub(crate) chain: u64,
+}
+
+impl fmt::Display for ResumePoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{:016x}", self.chunks, self.chain)
+    }
+}
+
+impl FromStr for ResumePoint {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<ResumePoint, Error> {
+        let parsed = text.split_once('-').and_then(|(chunks, chain)| {
+            Some(ResumePoint { chunks: chunks.parse().ok()?, chain: u64::from_str_radix(chain, 16).ok()? })
+        });
+        parsed.ok_or_else(|| Error::InvalidArgument { reason: format!("{text:?} is no point in a stream") })
+    }
+}

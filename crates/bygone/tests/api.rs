@@ -23,6 +23,21 @@ fn open() -> (tempfile::TempDir, Db) {
 }
 
 #[test]
+fn a_log_that_is_not_mapped_is_a_log_too() {
+    let directory = tempfile::tempdir().unwrap();
+    for mapped in [false, true, false] {
+        let options = Options::new().mapped_log(mapped).durability(Durability::Buffered).background(false);
+        let db = options.open(directory.path().join("db")).unwrap();
+        let table = db.table("t").unwrap();
+        let count = db.snapshot().range(&table, ..).unwrap().count();
+        for number in count..count + 100 {
+            db.put(&table, number.to_be_bytes(), "v").unwrap();
+        }
+        assert_eq!(db.snapshot().range(&table, ..).unwrap().count(), count + 100);
+    }
+}
+
+#[test]
 fn types_are_what_the_contract_says() {
     is_shared::<Db>();
     is_shared::<Table>();

@@ -386,3 +386,23 @@ fn a_policy_of_the_database_is_applied_in_the_background() {
     }
     db.prune().unwrap();
 }
+
+/// What a snapshot is said to take alone comes back when it goes, and what is said to be shared does not.
+#[test]
+fn sizes_are_what_deletions_give_back() {
+    let mut filled = filled(12, 400, 4);
+    filled.db.merge().unwrap();
+    let sizes = filled.db.snapshot_sizes().unwrap();
+    assert!(sizes.iter().map(|size| size.id).eq(filled.states.iter().map(|(id, _)| *id)));
+    // A round writes 400 records of 110 bytes, of which the next rounds overwrite some.
+    let own: u64 = sizes.iter().map(|size| size.own_bytes).sum();
+    assert!(own > 0 && sizes.iter().all(|size| size.own_bytes + size.shared_bytes < 4 << 20), "{sizes:?}");
+    let before = filled.past_bytes();
+    assert!(own <= before, "{own} of {before}");
+    filled.delete(|index| index != 5);
+    let left = filled.db.snapshot_sizes().unwrap();
+    assert_eq!((left.len(), left[0].id, left[0].shared_bytes), (1, filled.states[0].0, 0), "{left:?}");
+    assert!(left[0].own_bytes > 0 && left[0].own_bytes <= filled.past_bytes(), "{left:?}");
+    filled.delete(|_| true);
+    assert!(filled.db.snapshot_sizes().unwrap().is_empty());
+}

@@ -33,7 +33,7 @@ const GROUPS: [&[&str]; 12] = [
     &["registry"],
     &["cache"],
     &["io"],
-    &["wal", "memtable", "run"],
+    &["wal", "memtable", "run", "stream"],
     &["archive"],
     &["base"],
     &["snapshot"],

@@ -9,6 +9,7 @@ mod errors;
 mod forget;
 mod records;
 mod restore;
+mod send;
 mod snapshots;
 mod transfer;
 

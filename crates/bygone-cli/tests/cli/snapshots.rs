@@ -126,3 +126,21 @@ fn verify_finds_nothing_wrong() {
     assert!(place.ok("verify db").starts_with("no damage: "));
     assert_eq!(place.json("verify db")[0]["ok"], true);
 }
+
+#[test]
+fn sizes_are_listed() {
+    let place = Place::new();
+    for value in ["one", "two"] {
+        place.ok(&format!("put db t k {value}"));
+        place.ok(&format!("snapshot db {value}"));
+    }
+    let listed = place.ok("snapshots db --sizes");
+    assert_eq!(listed.lines().count(), 3, "{listed}");
+    assert!(listed.lines().nth(2).is_some_and(|line| line.ends_with("two")), "{listed}");
+    let sizes = place.json("snapshots db --sizes");
+    assert!(
+        sizes.iter().all(|size| size["own_bytes"].is_u64() && size["shared_bytes"].is_u64()),
+        "{sizes:?}"
+    );
+    assert_eq!(sizes[1]["name"], "two");
+}

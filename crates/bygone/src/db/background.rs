@@ -145,6 +145,7 @@ fn archive_loop(engine: &Engine) -> Result<()> {
             return Ok(());
         }
         more = engine.archive_some()?;
+        engine.prune_if_wanted()?;
     }
 }
 
@@ -185,7 +186,12 @@ fn merge_loop(engine: &Engine) -> Result<()> {
                 last_retention = (engine.present.visible_seq(), Instant::now());
             }
         }
-        engine.prune_if_wanted()?;
+        // Where the past is elsewhere, merges do not wait for it.
+        if engine.store.archive().is_none() {
+            engine.prune_if_wanted()?;
+        } else if engine.prune_is_wanted() {
+            engine.archive_signal.raise();
+        }
     }
 }
 

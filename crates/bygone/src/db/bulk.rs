@@ -12,11 +12,12 @@
 //! A failure before step 4 leaves everything as it was; step 4 either happens or poisons, as it does for a merge.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
 use super::engine::{Engine, lock};
 use crate::base::{BaseVersion, Rebuild, Updates};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::history::Interval;
 use crate::history::plan::Chain;
 use crate::ids::{Seq, SnapshotId};
@@ -121,23 +122,23 @@ impl<'e> Bulk<'e> {
             return Ok(SnapshotId(self.next_snapshot_id - 1));
         }
         self.declared.push(before);
-        self.declare(declaration, before)
+        self.declare(declaration, before, self.place.time_micros)
     }
 
     /// Declares a snapshot of the state at `seq`: before the commit, or behind it.
-    pub fn declare(&mut self, declaration: Declaration, seq: u64) -> Result<SnapshotId> {
+    pub fn declare(&mut self, declaration: Declaration, seq: u64, time_micros: u64) -> Result<SnapshotId> {
         let id = self.next_snapshot_id;
         self.next_snapshot_id += 1;
         self.declares |= seq == self.place.seq;
         let marks = Marks { declaration: Some(declaration), ..Marks::default() };
-        let place = Place { seq, snapshot_id: id, ..self.place };
+        let place = Place { seq, snapshot_id: id, time_micros };
         for (table, key, value) in system_records(&marks, place) {
             self.rebuild.set(table, &key, value.as_deref())?;
         }
         Ok(SnapshotId(id))
     }
 
-    /// The id of the table of this name, made if there is none or only one with another id.
+    /// Sees to it that the table of this name has this id: makes it if there is none or only one with another.
     pub fn table(&mut self, name: &str, id: u32) -> Result<()> {
         if self.handles.get(name).is_some_and(|table| table.id() == id) {
             return Ok(());
@@ -151,8 +152,38 @@ impl<'e> Bulk<'e> {
         Ok(())
     }
 
+    /// The id of the table of this name; made if there is none.
+    pub fn table_named(&mut self, name: &str) -> Result<u32> {
+        if let Some((_, made)) = self.created.iter().find(|(other, _)| other == name) {
+            return Ok(made.id());
+        }
+        let there = self.handles.get(name).filter(|_| !self.dropped.iter().any(|other| other == name));
+        if let Some(table) = there {
+            return Ok(table.id());
+        }
+        // Relaxed: changed only under the lock of the directory. What a commit does not use that fails is left out.
+        let id = self.engine.next_table_id.load(Ordering::Relaxed);
+        let next = id.checked_add(1).ok_or(Error::TooLarge {
+            what: "the number of tables ever made",
+            size: u64::from(id) + 1,
+            limit: u64::from(u32::MAX),
+        })?;
+        self.engine.next_table_id.store(next, Ordering::Relaxed);
+        self.table(name, id)?;
+        Ok(id)
+    }
+
+    /// Writes a row of a system table.
+    pub fn set_row(&mut self, table: u32, key: &[u8], row: &[u8]) -> Result<()> {
+        debug_assert!(table < FIRST_TABLE);
+        self.rebuild.set(table, key, Some(row))
+    }
+
     /// Drops the table of this name, if there is one.
     pub fn drop_table(&mut self, name: &str) -> Result<()> {
+        if self.dropped.iter().any(|other| other == name) {
+            return Ok(());
+        }
         let Some(table) = self.handles.get(name) else { return Ok(()) };
         self.rebuild.drop_table(table.id())?;
         self.rebuild.set(rows::TABLES, name.as_bytes(), None)?;

@@ -25,7 +25,7 @@ use crate::txn::backlog::Backlog;
 use crate::txn::commit::{Committed, Committer, Durability, Request};
 use crate::txn::hashes;
 use crate::txn::record::Marks;
-use crate::txn::write_set::WriteSet;
+use crate::txn::write_set::Writes;
 use crate::wal::Wal;
 
 pub(crate) struct Engine {
@@ -49,7 +49,7 @@ pub(crate) struct Engine {
     pub flushing: Mutex<()>,
     pub merging: Mutex<()>,
     pub merge_signal: Signal,
-    /// Snapshots were deleted since what they kept was last given back.
+    /// Snapshots were deleted, or a chain of intervals has ended, since the past was last looked through.
     pub prune_wanted: AtomicBool,
     /// Nobody has looked yet for history runs that a crash left.
     pub litter_wanted: AtomicBool,
@@ -101,7 +101,7 @@ impl Engine {
     /// Commits blindly: against no view.
     pub fn commit(
         &self,
-        writes: WriteSet,
+        writes: Writes,
         tables: Vec<Table>,
         marks: Marks,
         durability: Durability,

@@ -13,6 +13,7 @@
 //! published once, at the end.
 
 use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
 use super::engine::{Counters, Engine, lock};
@@ -149,6 +150,10 @@ impl Engine {
             manifest.encode()
         })?;
         self.superblock_written();
+        if plan.keep_base && chain.length > 1 {
+            // The chain before has ended: its runs can be put together.
+            self.prune_wanted.store(true, Ordering::Relaxed);
+        }
         self.present.publish(|layers| layers.with_merged(new_base, &runs, to));
         self.tell_runs();
         // Only now has the merge's own view of the base before ended. A file that cannot be cut stays longer

@@ -5,6 +5,7 @@
 
 mod archive;
 mod background;
+mod backup;
 mod bulk;
 mod compare;
 mod consolidate;
@@ -19,6 +20,8 @@ mod options;
 mod prune;
 mod relief;
 mod restore;
+mod send;
+mod sizes;
 mod snapshots;
 mod stats;
 
@@ -30,6 +33,8 @@ use background::Background;
 use engine::Engine;
 pub use options::Options;
 pub use restore::Restored;
+pub use send::Receiving;
+pub use sizes::SnapshotSize;
 pub use stats::{Stats, VerifyReport};
 
 use crate::error::{Error, Result};
@@ -38,7 +43,7 @@ use crate::io::Disk;
 use crate::limits::TABLES_MAX;
 use crate::snapshot::{Snapshot, Table};
 use crate::txn::record::{Marks, TableChange, check_name};
-use crate::txn::write_set::WriteSet;
+use crate::txn::write_set::Writes;
 use crate::txn::{Transaction, check_write};
 use crate::value::Value;
 
@@ -158,8 +163,7 @@ impl Db {
 
     fn write(&self, table: &Table, key: &[u8], value: Option<&[u8]>) -> Result<()> {
         check_write(key, value)?;
-        let mut writes = WriteSet::default();
-        writes.put(table.id(), key, value);
+        let writes = Writes::one(table.id(), key, value);
         let durability = self.engine().options.durability;
         self.engine().commit(writes, vec![table.clone()], Marks::default(), durability)?;
         Ok(())
@@ -196,7 +200,7 @@ impl Db {
         engine.next_table_id.store(next, Ordering::Relaxed);
         let change = TableChange::Create { id, name: name.to_owned() };
         let marks = Marks { table_change: Some(change), ..Marks::default() };
-        let committed = engine.commit(WriteSet::default(), Vec::new(), marks, engine.options.durability)?;
+        let committed = engine.commit(Writes::default(), Vec::new(), marks, engine.options.durability)?;
         let database = engine.present.context().tables.database();
         let table = Table::new(database, id, name, committed.seq.into());
         tables.insert(name.to_owned(), table.clone());
@@ -225,7 +229,7 @@ impl Db {
         };
         let change = TableChange::Drop { name: name.to_owned() };
         let marks = Marks { table_change: Some(change), ..Marks::default() };
-        engine.commit(WriteSet::default(), vec![table], marks, engine.options.durability)?;
+        engine.commit(Writes::default(), vec![table], marks, engine.options.durability)?;
         tables.remove(name);
         Ok(())
     }

@@ -127,6 +127,7 @@ pub(super) fn log_settings(path: &Path, database_id: u64, options: &Options) -> 
         database_id,
         segment_bytes: options.log_segment_bytes.next_multiple_of(4096),
         spares_max: SPARE_SEGMENTS,
+        mapped: options.mapped_log,
     }
 }
 

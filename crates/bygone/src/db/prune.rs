@@ -46,6 +46,11 @@ struct Changes {
 }
 
 impl Engine {
+    pub fn prune_is_wanted(&self) -> bool {
+        // Relaxed: as below.
+        self.prune_wanted.load(Ordering::Relaxed)
+    }
+
     /// Gives back what deleted snapshots kept, if any were deleted since the last time. Where the past cannot be
     /// read or its directory not be written, that is noted for [`Stats`](super::Stats), and tried again after the
     /// next deletion: it is no harm to the present.

@@ -17,7 +17,7 @@ use crate::limits::PAGE_BYTES;
 use crate::snapshot::rows::micros;
 use crate::txn::commit::Durability;
 use crate::txn::record::{Doomed, Marks, SnapshotChange, check_name};
-use crate::txn::write_set::WriteSet;
+use crate::txn::write_set::Writes;
 
 /// A policy deletes no more than this many snapshots by one commit.
 const DELETED_AT_ONCE: usize = 10_000;
@@ -193,7 +193,7 @@ impl Engine {
     /// Durable when it returns, and when it is visible: see `prune`.
     fn change_snapshots(&self, change: SnapshotChange) -> Result<()> {
         let marks = Marks { snapshot_change: Some(change), ..Marks::default() };
-        self.commit(WriteSet::default(), Vec::new(), marks, Durability::Sync)?;
+        self.commit(Writes::default(), Vec::new(), marks, Durability::Sync)?;
         Ok(())
     }
 

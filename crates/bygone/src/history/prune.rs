@@ -1,12 +1,14 @@
-//! What deletions make superfluous.
+//! What deletions make superfluous, and what is put together.
 //!
 //! Owns: the choice of what to remove and what to make anew. Promises: nothing goes that a living snapshot is
 //! read through; what is made anew had at least as many snapshots deleted as live, so that a deletion's cost is
-//! in proportion to what only the deleted needed. May call: nothing.
+//! in proportion to what only the deleted needed, or is a chain that has ended, which is put together once. May
+//! call: nothing.
 //!
 //! A *chain* is an interval with a key frame and those behind it that lean on it. A snapshot is read through its
 //! own interval and all before it in the chain. So a chain without living snapshots goes as a whole, with its key
-//! frame; of another its end goes, behind the last interval that has a living snapshot.
+//! frame; of another its end goes, behind the last interval that has a living snapshot. Once a chain has ended,
+//! because there is a later key frame, its intervals become one: a past read then asks one run.
 
 use super::Interval;
 
@@ -35,11 +37,13 @@ pub(crate) struct Chain<'a> {
 
 /// Decides over all intervals, oldest first, given the sequence numbers of the living snapshots, ascending.
 pub(crate) fn plan<'a>(intervals: &'a [Kept], living: &[u64]) -> Vec<Chain<'a>> {
-    let chains = intervals.chunk_by(|_, (_, next)| next.key_frame.is_none());
-    chains.map(|intervals| Chain { intervals, fate: fate(intervals, living) }).collect()
+    let chains: Vec<_> = intervals.chunk_by(|_, (_, next)| next.key_frame.is_none()).collect();
+    let last = chains.len().saturating_sub(1);
+    let chains = chains.into_iter().enumerate();
+    chains.map(|(i, chain)| Chain { intervals: chain, fate: fate(chain, living, i < last) }).collect()
 }
 
-fn fate(chain: &[Kept], living: &[u64]) -> Fate {
+fn fate(chain: &[Kept], living: &[u64], has_ended: bool) -> Fate {
     let within = |from: u64, to: u64| {
         &living[living.partition_point(|seq| *seq < from)..living.partition_point(|seq| *seq < to)]
     };
@@ -49,7 +53,7 @@ fn fate(chain: &[Kept], living: &[u64]) -> Fate {
     let made_for: u64 = staying.iter().map(|(_, interval)| interval.snapshots).sum();
     let needed = within(staying[0].1.from, staying[last].0);
     let has_runs = staying.iter().any(|(_, interval)| interval.run.is_some());
-    if has_runs && needed.len() as u64 * 2 <= made_for {
+    if has_runs && (needed.len() as u64 * 2 <= made_for || (has_ended && staying.len() > 1)) {
         Fate::Rewritten { intervals: staying.len(), needed: needed.to_vec() }
     } else if staying.len() < chain.len() {
         Fate::EndsAfter(staying.len())
@@ -85,10 +89,22 @@ mod tests {
         plan(&intervals(), living).into_iter().map(|chain| chain.fate).collect()
     }
 
+    /// The fate of the first chain as long as there is no other.
+    fn open_fate(living: &[u64]) -> Fate {
+        plan(&intervals()[..3], living).remove(0).fate
+    }
+
     #[test]
-    fn where_all_live_all_stays() {
+    fn where_all_live_all_stays_until_the_chain_has_ended() {
         let living = [1, 2, 3, 4, 11, 12, 13, 14, 21, 22, 23, 24, 31, 32];
-        assert_eq!(fates(&living), [Fate::Stays, Fate::Stays]);
+        assert_eq!(open_fate(&living), Fate::Stays);
+        let together = Fate::Rewritten { intervals: 3, needed: living[..12].to_vec() };
+        assert_eq!(fates(&living), [together, Fate::Stays]);
+    }
+
+    #[test]
+    fn a_chain_of_one_interval_is_together() {
+        assert_eq!(plan(&intervals()[2..], &[21, 22, 23, 31, 32])[0].fate, Fate::Stays);
     }
 
     #[test]
@@ -99,8 +115,8 @@ mod tests {
 
     #[test]
     fn an_interval_goes_only_if_none_behind_it_in_its_chain_is_needed() {
-        assert_eq!(fates(&[1, 2, 3, 4, 11, 31, 32]), [Fate::EndsAfter(2), Fate::Stays]);
-        assert_eq!(fates(&[11, 12, 13, 21, 22, 23, 24, 31, 32]), [Fate::Stays, Fate::Stays]);
+        assert_eq!(open_fate(&[1, 2, 3, 4, 11, 31, 32]), Fate::EndsAfter(2));
+        assert_eq!(open_fate(&[11, 12, 13, 21, 22, 23, 24, 31, 32]), Fate::Stays);
     }
 
     #[test]

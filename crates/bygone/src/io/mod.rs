@@ -1,12 +1,14 @@
 //! All file access of the engine goes through here.
 //!
-//! Owns: the [`Disk`] trait, its two implementations ([`RealDisk`], and [`SimDisk`] for tests), and [`File`],
-//! which adds the path to every error. Promises: no other module names `std::fs`. May call: the operating
+//! Owns: the [`Disk`] trait, its two implementations ([`RealDisk`], and [`SimDisk`] for tests), [`Mapping`], and
+//! [`File`], which adds the path to every error. Promises: no other module names `std::fs`. May call: the operating
 //! system.
 
+mod mapping;
 mod real;
 mod sim;
 
+pub use mapping::Mapping;
 pub use real::RealDisk;
 pub use sim::{Operation, SimDisk};
 
@@ -81,6 +83,11 @@ pub trait DiskFile: Send + Sync + Debug {
     fn len(&self) -> std::io::Result<u64>;
     /// Cuts the file, or extends it with zeros.
     fn set_len(&self, len: u64) -> std::io::Result<()>;
+    /// The file's first `len` bytes for writing without calls, if the disk offers that and the file allows it. It
+    /// must not be cut as long as the mapping lives.
+    fn map(&self, _len: u64) -> Option<Mapping> {
+        None
+    }
 }
 
 /// [`Disk::exists`], with the path in its error.
@@ -162,6 +169,16 @@ impl File {
 
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         self.file.write_at(bytes, offset).map_err(|e| Error::io(&self.path, "write", e))
+    }
+
+    pub fn map(&self, len: u64) -> Option<Mapping> {
+        self.file.map(len)
+    }
+
+    /// As [`File::write_at`], by a mapping of this file.
+    #[inline]
+    pub fn write_mapped(&self, mapping: &mut Mapping, bytes: &[u8], offset: u64) -> Result<()> {
+        mapping.write(bytes, offset).map_err(|e| Error::io(&self.path, "write", e))
     }
 
     pub fn sync(&self) -> Result<()> {

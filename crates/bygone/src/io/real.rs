@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Disk, DiskFile, LockOutcome, OpenMode};
+use super::{Disk, DiskFile, LockOutcome, Mapping, OpenMode};
 
 /// The file system of this machine.
 #[derive(Clone, Copy, Debug, Default)]
@@ -152,6 +152,10 @@ impl DiskFile for RealFile {
 
     fn set_len(&self, len: u64) -> Result<()> {
         self.file.set_len(len)
+    }
+
+    fn map(&self, len: u64) -> Option<Mapping> {
+        Mapping::new(&self.file, len)
     }
 }
 

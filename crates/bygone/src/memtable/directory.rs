@@ -40,10 +40,10 @@ impl Directory {
         size_of_val::<[_]>(&self.buckets)
     }
 
-    /// Asks the processor to fetch the key's bucket.
+    /// Asks the processor to fetch the bucket of keys with that hash.
     #[inline]
-    pub fn prefetch(&self, key: &HashedKey<'_>) {
-        prefetch(self.bucket(key.hash));
+    pub fn prefetch(&self, hash: u64) {
+        prefetch(self.bucket(hash));
     }
 
     #[inline]

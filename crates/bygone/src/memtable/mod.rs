@@ -111,6 +111,12 @@ impl Memtable {
         self.arena.touch();
     }
 
+    /// Asks the processor to fetch what inserting or looking up a key of that hash begins with.
+    #[inline]
+    pub fn prefetch(&self, hash: u64) {
+        self.directory.prefetch(hash);
+    }
+
     /// Inserts the records of one commit under its sequence number; `None` is a deletion. Each key at most
     /// once. Any threads may insert at one time, also versions of one key in any order.
     pub fn insert_batch<'a>(
@@ -131,7 +137,7 @@ impl Memtable {
         loop {
             let window: [_; PREFETCH_RECORDS] = std::array::from_fn(|_| {
                 let record = records.next()?;
-                self.directory.prefetch(&record.0);
+                self.directory.prefetch(record.0.hash);
                 Some(record)
             });
             for (key, value) in window.iter().flatten() {

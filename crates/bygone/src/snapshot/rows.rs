@@ -25,6 +25,9 @@ pub(crate) const HISTORY: u32 = 4;
 pub(crate) const DELETED: u32 = 5;
 /// Snapshot id (big-endian) and the holder's name to nothing: the snapshot may not be deleted.
 pub(crate) const HOLDS: u32 = 6;
+/// A database's id and the id of a snapshot there (both big-endian) to the id of the snapshot here that it was
+/// received as (big-endian).
+pub(crate) const RECEIVED: u32 = 7;
 /// The first id of an application's table.
 pub(crate) const FIRST_TABLE: u32 = 16;
 
@@ -126,6 +129,10 @@ pub(crate) fn time_key(time_micros: u64, id: u64) -> [u8; 16] {
     key[..8].copy_from_slice(&time_micros.to_be_bytes());
     key[8..].copy_from_slice(&id.to_be_bytes());
     key
+}
+
+pub(crate) fn received_key(database_id: u64, id: u64) -> [u8; 16] {
+    time_key(database_id, id)
 }
 
 pub(crate) fn hold_key(id: u64, holder: &str) -> Vec<u8> {

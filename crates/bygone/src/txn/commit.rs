@@ -5,11 +5,11 @@
 //! a commit that returned is visible to every view taken afterwards. May call: wal, memtable, snapshot.
 //!
 //! **Lock order**: the directory of tables; `leader`; `publisher`, `declared`, the layers of the present or a
-//! ticket's state. `queue` is held with a ticket's state only, and before it. Who leads never locks the
-//! directory: whoever has it may be waiting for the leader.
+//! ticket's state. The lock of `queue` is held with no other. Who leads never locks the directory: whoever has
+//! it may be waiting for the leader.
 //!
-//! **The life of a commit.** A thread encodes its commit and joins the queue. If nobody leads, it leads: it
-//! takes all that wait, and under the `leader` lock validates each in order, gives each the next number,
+//! **The life of a commit.** A thread encodes its commit and joins the queue (`queue`). If nobody leads, it
+//! leads: it takes all that wait, and under the `leader` lock validates each in order, gives each the next number,
 //! writes the group's log record and syncs it if a member asks for it. Then it queues the
 //! group for publication and hands leadership on. Each member inserts its own records into the memtable, side
 //! by side with the others and with the next leader's work. The last to finish publishes the group's number,
@@ -18,29 +18,26 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use super::backlog::{Backlog, Frozen};
+use super::queue::{CommitQueue, Joined, Pending, Ticket, Word, sleep};
 use super::record::{self, Marks, Place, TableChange};
 use super::validate::{ConflictTable, ReadSet, RecentCommit, RecentCommits, Running};
-use super::write_set::WriteSet;
+use super::write_set::Writes;
 use crate::error::{Error, Result};
 use crate::health::Health;
 use crate::ids::{Seq, SnapshotId};
-use crate::layer::{HashedKey, Key};
 use crate::limits::COMMIT_BYTES_MAX;
 use crate::memtable::Memtable;
 use crate::signal::Signal;
 use crate::snapshot::present::Present;
 use crate::snapshot::rows;
 use crate::snapshot::{Snapshot, Table};
-use crate::wal::{GROUP_COMMITS_MAX, Wal};
+use crate::wal::Wal;
 
-/// A leader takes no more into its group once the group's log record has this many bytes.
-const GROUP_BYTES_SOFT: usize = 1 << 20;
-
-/// How long a waiting thread sleeps before it looks whether the database was poisoned.
-const RECHECK: Duration = Duration::from_millis(100);
+/// For how many writes of a commit memory is asked for ahead: it answers many requests at a time.
+const PREFETCH_WRITES: usize = 8;
 
 /// When a commit is durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,8 +52,8 @@ pub enum Durability {
 
 /// Everything the leader needs to know of a commit.
 pub(crate) struct Request {
-    pub writes: WriteSet,
-    /// Of each write, in the order of [`WriteSet::iter`].
+    pub writes: Writes,
+    /// Of each write, in the order of [`Writes::iter`].
     pub hashes: Vec<u64>,
     pub marks: Marks,
     /// The tables written to, each once.
@@ -83,9 +80,9 @@ pub(crate) struct Committer {
     /// Raised when a log segment was used up, and when the active memtable is half full.
     standby_wanted: Arc<Signal>,
     pub running: Running,
-    queue: Mutex<Queue>,
+    queue: CommitQueue,
     pub(super) leader: Mutex<Leader>,
-    publisher: Mutex<VecDeque<Arc<Group>>>,
+    publisher: Mutex<Publisher>,
     published: Condvar,
     /// The sequence numbers of the declared snapshots that are not merged yet, ascending.
     declared: Mutex<Vec<u64>>,
@@ -95,10 +92,13 @@ pub(crate) struct Committer {
     pub logged_bytes: AtomicU64,
 }
 
+/// Groups in the order of the log that are not all visible yet.
 #[derive(Default)]
-struct Queue {
-    waiting: Vec<Arc<Ticket>>,
-    led: bool,
+struct Publisher {
+    groups: VecDeque<Arc<Group>>,
+    /// How many threads wait for a group to become visible: nobody is woken, by a call to the system, where
+    /// nobody waits.
+    waiting: usize,
 }
 
 /// What only the leader touches, or who takes its place for a moment.
@@ -149,35 +149,19 @@ struct Group {
     remaining: AtomicUsize,
 }
 
-/// A commit in the queue.
-struct Ticket {
-    /// Bytes of the encoded commit: bounds the group.
-    bytes: usize,
-    state: Mutex<TicketState>,
-    changed: Condvar,
-}
-
-struct TicketState {
-    word: Word,
-    /// It leads the next group, of which it is the first member.
-    lead: bool,
-}
-
-/// What is known of a ticket.
-enum Word {
-    Waiting(Box<(Request, Vec<u8>)>),
-    /// Some leader has it in hand, or its thread has heard the word.
-    Taken,
-    Refused(Error),
-    Accepted(Box<Accepted>),
-}
-
 /// A commit with its place, before its records are in the memtable.
-struct Accepted {
+pub(super) struct Accepted {
     request: Request,
     place: Place,
     memtable: Arc<Memtable>,
     group: Arc<Group>,
+}
+
+/// A commit of another thread that has its place.
+struct Member {
+    ticket: Arc<Ticket>,
+    pending: Pending,
+    place: Place,
 }
 
 impl Committer {
@@ -196,7 +180,7 @@ impl Committer {
             wal,
             standby_wanted,
             running: Running::default(),
-            queue: Mutex::default(),
+            queue: CommitQueue::default(),
             leader: Mutex::new(Leader {
                 numbers: Numbers {
                     next_seq: start.next_seq,
@@ -227,20 +211,10 @@ impl Committer {
         let encoded = record::encode(&request.marks, &request.writes);
         record::check_size("a commit", encoded.len(), COMMIT_BYTES_MAX)?;
         let bytes = encoded.len();
-        let ticket = Arc::new(Ticket {
-            bytes,
-            state: Mutex::new(TicketState { word: Word::Waiting(Box::new((request, encoded))), lead: false }),
-            changed: Condvar::new(),
-        });
-        let lead = {
-            let mut queue = lock(&self.queue);
-            queue.waiting.push(ticket.clone());
-            !std::mem::replace(&mut queue.led, true)
+        let accepted = match self.queue.join(Pending { request, encoded }) {
+            Joined::Leads(own) => self.lead(own)?,
+            Joined::Waits(ticket) => self.wait_for_place(&ticket)?,
         };
-        if lead {
-            self.lead();
-        }
-        let accepted = self.wait_for_place(&ticket)?;
         // A panic below must not leave the group unfinished for ever: others wait for it.
         let unfinished = PoisonOnUnwind(&self.health);
         self.insert(&accepted);
@@ -255,35 +229,29 @@ impl Committer {
     }
 
     /// Waits for the leader's word; leads, if that is the word.
-    fn wait_for_place(&self, ticket: &Ticket) -> Result<Box<Accepted>> {
-        let mut state = lock(&ticket.state);
-        loop {
-            if std::mem::take(&mut state.lead) {
-                drop(state);
-                self.lead();
-                state = lock(&ticket.state);
-                continue;
+    fn wait_for_place(&self, ticket: &Ticket) -> Result<Accepted> {
+        match ticket.wait(|| self.health.is_poisoned()) {
+            Some(Word::Lead(own)) => self.lead(*own),
+            Some(Word::Accepted(accepted)) => Ok(*accepted),
+            Some(Word::Refused(error)) => Err(error),
+            None => {
+                self.health.check()?;
+                unreachable!("once poisoned, always poisoned")
             }
-            match std::mem::replace(&mut state.word, Word::Taken) {
-                Word::Refused(error) => return Err(error),
-                Word::Accepted(accepted) => return Ok(accepted),
-                // The leader that had it may have panicked: nobody would tell.
-                Word::Taken if self.health.is_poisoned() => self.health.check()?,
-                waiting => state.word = waiting,
-            }
-            state = ticket.changed.wait_timeout(state, RECHECK).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// Leads one group, then hands leadership on.
-    fn lead(&self) {
-        let hand_on = HandOn(self);
-        let tickets = self.take_group();
+    /// Leads one group, whose first is the thread's own commit, then hands leadership on.
+    fn lead(&self, own: Pending) -> Result<Accepted> {
+        let leadership = self.queue.lead();
+        let others = self.queue.take_group(&own);
         let unfinished = PoisonOnUnwind(&self.health);
-        let to_wake = self.commit_group(tickets);
+        let mut to_wake = ToWake::default();
+        let accepted = self.commit_group(own, others, &mut to_wake);
         std::mem::forget(unfinished);
-        drop(hand_on);
+        drop(leadership);
         self.wake(to_wake);
+        accepted
     }
 
     pub(super) fn wake(&self, to_wake: ToWake) {
@@ -295,95 +263,101 @@ impl Committer {
         }
     }
 
-    /// The waiting tickets, as many as fit a group. A commit that changes the catalogue of tables, or snapshots
-    /// that are declared already, is a group of its own: the others are validated entirely before or after it.
-    fn take_group(&self) -> Vec<Arc<Ticket>> {
-        let mut queue = lock(&self.queue);
-        let mut bytes = 0;
-        let mut count = 0;
-        for ticket in &queue.waiting {
-            let stands_alone = matches!(&lock(&ticket.state).word,
-                Word::Waiting(waiting) if waiting.0.marks.stands_alone());
-            if count > 0
-                && (stands_alone || count == GROUP_COMMITS_MAX || bytes + ticket.bytes > GROUP_BYTES_SOFT)
-            {
-                break;
-            }
-            bytes += ticket.bytes;
-            count += 1;
-            if stands_alone {
-                break;
-            }
-        }
-        queue.waiting.drain(..count).collect()
-    }
-
-    fn commit_group(&self, tickets: Vec<Arc<Ticket>>) -> ToWake {
+    /// Gives each its place, and tells the others. Answers what became of the thread's own commit.
+    fn commit_group(&self, own: Pending, others: Vec<Arc<Ticket>>, to_wake: &mut ToWake) -> Result<Accepted> {
         let mut leader = lock(&self.leader);
-        let mut accepted: Vec<(Arc<Ticket>, Request, Vec<u8>, Place)> = Vec::with_capacity(tickets.len());
+        leader.prefetch(&own.request);
         // Given for good only when the log has the group.
         let mut numbers = leader.numbers;
-        for ticket in tickets {
-            let waiting = std::mem::replace(&mut lock(&ticket.state).word, Word::Taken);
-            let Word::Waiting(waiting) = waiting else {
+        let mut own = own;
+        let own_place = self
+            .validate(&leader, &own.request, std::iter::empty())
+            .map(|()| numbers.give_place(&own.request, &mut own.encoded));
+        let mut members: Vec<Member> = Vec::with_capacity(others.len());
+        for ticket in others {
+            let Some(pending) = ticket.take() else {
                 unreachable!("a ticket in the queue waits");
             };
-            let (request, mut encoded) = *waiting;
-            let earlier = || accepted.iter().map(|(_, request, ..)| request);
-            let place = match self.validate(&leader, &request, earlier()) {
+            let mut pending = *pending;
+            let own = own_place.as_ref().ok().map(|_| &own.request);
+            let earlier = own.into_iter().chain(members.iter().map(|member| &member.pending.request));
+            match self.validate(&leader, &pending.request, earlier) {
                 Ok(()) => {
-                    let place = numbers.place(&request);
-                    numbers = numbers.after(place);
-                    place
+                    let place = numbers.give_place(&pending.request, &mut pending.encoded);
+                    members.push(Member { ticket, pending, place });
                 }
-                Err(error) => {
-                    ticket.tell(Word::Refused(error));
-                    continue;
-                }
-            };
-            record::set_place(&mut encoded, place);
-            accepted.push((ticket, request, encoded, place));
-        }
-        let Some((_, _, _, last)) = accepted.last() else { return ToWake::default() };
-        let last = *last;
-        let payloads: Vec<&[u8]> = accepted.iter().map(|(_, _, encoded, _)| &encoded[..]).collect();
-        let sync = accepted.iter().any(|(_, request, ..)| request.durability == Durability::Sync);
-        if let Err(error) = self.log(&mut leader, &payloads, sync) {
-            for (ticket, ..) in accepted {
-                ticket.tell(Word::Refused(error.clone()));
+                Err(error) => ticket.tell(Word::Refused(error)),
             }
-            return std::mem::take(&mut leader.to_wake);
+        }
+        let several: Vec<&[u8]>;
+        let payloads = match &own_place {
+            Ok(_) if members.is_empty() => &[&own.encoded[..]][..],
+            placed => {
+                let own = placed.as_ref().ok().map(|_| &own.encoded[..]);
+                several =
+                    own.into_iter().chain(members.iter().map(|member| &member.pending.encoded[..])).collect();
+                &several
+            }
+        };
+        if payloads.is_empty() {
+            return own_place.map(|_| unreachable!("it would be logged"));
+        }
+        let sync = own_place.is_ok() && own.request.durability == Durability::Sync
+            || members.iter().any(|member| member.pending.request.durability == Durability::Sync);
+        let logged = self.log(&mut leader, payloads, sync);
+        *to_wake = std::mem::take(&mut leader.to_wake);
+        if let Err(error) = logged {
+            for member in members {
+                member.ticket.tell(Word::Refused(error.clone()));
+            }
+            return own_place.and(Err(error));
         }
         let logged: usize = payloads.iter().map(|payload| payload.len()).sum();
         self.logged_bytes.fetch_add(logged as u64, Ordering::Relaxed);
         leader.numbers = numbers;
-        let group = Arc::new(Group { last_seq: last.seq, remaining: AtomicUsize::new(accepted.len()) });
-        lock(&self.publisher).push_back(group.clone());
+        let group =
+            Arc::new(Group { last_seq: numbers.next_seq - 1, remaining: AtomicUsize::new(payloads.len()) });
+        lock(&self.publisher).groups.push_back(group.clone());
         let keep_recent = self.running.oldest();
         match keep_recent {
             Some(oldest) => leader.recent.forget_up_to(oldest),
             None => leader.recent.forget_all(),
         }
-        for (ticket, request, _, place) in accepted {
-            for hash in &request.hashes {
-                leader.conflicts.note(*hash, place.seq);
-            }
-            let drops_table = matches!(request.marks.table_change, Some(TableChange::Drop { .. }));
-            if keep_recent.is_some() {
-                let dropped_table = drops_table.then(|| request.tables.first().map(Table::id)).flatten();
-                let writes = request.writes.clone();
-                leader.recent.push(RecentCommit { seq: place.seq, writes, dropped_table });
-            }
-            if drops_table {
-                request.tables.iter().for_each(|table| table.set_dropped(place.seq));
-            }
-            if place.snapshot_id != 0 {
-                self.note_declared(place.seq);
-            }
-            let (memtable, group) = (leader.active.clone(), group.clone());
-            ticket.tell(Word::Accepted(Box::new(Accepted { request, place, memtable, group })));
+        let keep_recent = keep_recent.is_some();
+        let own =
+            own_place.map(|place| self.accept(&mut leader, own.request, place, group.clone(), keep_recent));
+        for Member { ticket, pending, place } in members {
+            let accepted = self.accept(&mut leader, pending.request, place, group.clone(), keep_recent);
+            ticket.tell(Word::Accepted(Box::new(accepted)));
         }
-        std::mem::take(&mut leader.to_wake)
+        own
+    }
+
+    /// The log has this commit: notes what later ones are validated against.
+    fn accept(
+        &self,
+        leader: &mut Leader,
+        request: Request,
+        place: Place,
+        group: Arc<Group>,
+        keep_recent: bool,
+    ) -> Accepted {
+        for hash in &request.hashes {
+            leader.conflicts.note(*hash, place.seq);
+        }
+        let drops_table = matches!(request.marks.table_change, Some(TableChange::Drop { .. }));
+        if keep_recent {
+            let dropped_table = drops_table.then(|| request.tables.first().map(Table::id)).flatten();
+            let writes = request.writes.clone();
+            leader.recent.push(RecentCommit { seq: place.seq, writes, dropped_table });
+        }
+        if drops_table {
+            request.tables.iter().for_each(|table| table.set_dropped(place.seq));
+        }
+        if place.snapshot_id != 0 {
+            self.note_declared(place.seq);
+        }
+        Accepted { request, place, memtable: leader.active.clone(), group }
     }
 
     /// Writes the group to the log, into a new memtable's part of it if the active one is full.
@@ -392,16 +366,17 @@ impl Committer {
         if leader.active.is_full() {
             self.rotate(leader)?;
         }
-        let segment =
-            self.wal.append(leader.numbers.next_seq, payloads).map_err(|error| self.log_failed(error))?;
+        let first_seq = leader.numbers.next_seq;
+        let appended = match sync {
+            true => self.wal.append_and_sync(first_seq, payloads),
+            false => self.wal.append(first_seq, payloads),
+        };
+        let segment = appended.map_err(|error| self.log_failed(error))?;
         let half_full = !leader.half_full && leader.active.is_half_full();
         if half_full || segment != leader.segment {
             leader.half_full |= half_full;
             leader.segment = segment;
             leader.to_wake.standby = true;
-        }
-        if sync {
-            self.wal.sync().map_err(|error| self.log_failed(error))?;
         }
         Ok(())
     }
@@ -485,10 +460,7 @@ impl Committer {
     fn insert(&self, accepted: &Accepted) {
         let Accepted { request, place, memtable, .. } = accepted;
         self.application_bytes.fetch_add(request.writes.bytes() as u64, Ordering::Relaxed);
-        let records = request.writes.iter().zip(&request.hashes).map(|((table, bytes, value), hash)| {
-            (HashedKey { key: Key { table, bytes }, hash: *hash }, value)
-        });
-        memtable.insert_batch(place.seq, records);
+        request.writes.insert_into(memtable, place.seq, &request.hashes);
         record::insert_system_records(memtable, &request.marks, *place, self.present.context().hash_seed);
     }
 
@@ -499,15 +471,18 @@ impl Committer {
         if group.remaining.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
-        let mut groups = lock(&self.publisher);
+        let mut publisher = lock(&self.publisher);
         // Acquire: as above, for groups that others finished while an earlier one was not.
-        while groups.front().is_some_and(|group| group.remaining.load(Ordering::Acquire) == 0) {
-            if let Some(group) = groups.pop_front() {
+        while publisher.groups.front().is_some_and(|group| group.remaining.load(Ordering::Acquire) == 0) {
+            if let Some(group) = publisher.groups.pop_front() {
                 self.present.set_visible(group.last_seq);
             }
         }
-        drop(groups);
-        self.published.notify_all();
+        let waiting = publisher.waiting;
+        drop(publisher);
+        if waiting > 0 {
+            self.published.notify_all();
+        }
     }
 
     /// Waits until all commits up to `seq` are whole.
@@ -515,16 +490,38 @@ impl Committer {
         if self.present.visible_seq() >= seq {
             return Ok(());
         }
-        let mut groups = lock(&self.publisher);
-        while self.present.visible_seq() < seq {
-            self.health.check()?;
-            groups = self.published.wait_timeout(groups, RECHECK).unwrap_or_else(PoisonError::into_inner).0;
+        let mut publisher = lock(&self.publisher);
+        publisher.waiting += 1;
+        let mut healthy = Ok(());
+        while healthy.is_ok() && self.present.visible_seq() < seq {
+            publisher = sleep(&self.published, publisher);
+            healthy = self.health.check();
         }
-        Ok(())
+        publisher.waiting -= 1;
+        if self.present.visible_seq() >= seq { Ok(()) } else { healthy }
+    }
+}
+
+impl Leader {
+    /// Asks the processor to fetch what the commit will be looked up in and inserted into: it comes while the log
+    /// is written.
+    fn prefetch(&self, request: &Request) {
+        for hash in request.hashes.iter().take(PREFETCH_WRITES) {
+            self.conflicts.prefetch(*hash);
+            self.active.prefetch(*hash);
+        }
     }
 }
 
 impl Numbers {
+    /// Gives a commit the next place, and writes that into its record.
+    fn give_place(&mut self, request: &Request, encoded: &mut [u8]) -> Place {
+        let place = self.place(request);
+        record::set_place(encoded, place);
+        *self = self.after(place);
+        place
+    }
+
     fn place(&self, request: &Request) -> Place {
         let declares = request.marks.declaration.is_some();
         Place {
@@ -540,34 +537,6 @@ impl Numbers {
             next_seq: place.seq + 1,
             next_snapshot_id: self.next_snapshot_id + u64::from(place.snapshot_id != 0),
             last_time_micros: place.time_micros,
-        }
-    }
-}
-
-impl Ticket {
-    fn tell(&self, word: Word) {
-        lock(&self.state).word = word;
-        self.changed.notify_one();
-    }
-
-    fn promote(&self) {
-        lock(&self.state).lead = true;
-        self.changed.notify_one();
-    }
-}
-
-/// Hands leadership on, also when the leader panics.
-struct HandOn<'a>(&'a Committer);
-
-impl Drop for HandOn<'_> {
-    fn drop(&mut self) {
-        let mut queue = lock(&self.0.queue);
-        match queue.waiting.first().cloned() {
-            None => queue.led = false,
-            Some(next) => {
-                drop(queue);
-                next.promote();
-            }
         }
     }
 }

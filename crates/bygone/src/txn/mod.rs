@@ -7,6 +7,7 @@ pub(crate) mod backlog;
 pub(crate) mod commit;
 mod cursor;
 mod declared;
+mod queue;
 mod range;
 pub(crate) mod record;
 pub(crate) mod standstill;
@@ -21,7 +22,7 @@ use commit::{Committed, Committer, Request};
 pub use range::TransactionRange;
 use record::{Declaration, Marks, check_size};
 use validate::{RangeRead, ReadSet};
-use write_set::WriteSet;
+use write_set::{WriteSet, Writes};
 
 use crate::error::Result;
 use crate::ids::{Seq, SnapshotId};
@@ -253,6 +254,7 @@ impl Transaction {
         let reads = serializable.as_ref().map(|serializable| {
             std::mem::take(&mut *serializable.reads.lock().unwrap_or_else(PoisonError::into_inner))
         });
+        let writes = Writes::from(writes);
         committer.commit(Request {
             hashes: hashes(&writes, committer.present.context().hash_seed),
             writes,
@@ -272,7 +274,7 @@ impl std::fmt::Debug for Transaction {
 }
 
 /// The hashes of a write set's keys, in its order.
-pub(crate) fn hashes(writes: &WriteSet, seed: u64) -> Vec<u64> {
+pub(crate) fn hashes(writes: &Writes, seed: u64) -> Vec<u64> {
     writes.iter().map(|(table, key, _)| HashedKey::new(table, key, seed).hash).collect()
 }
 

@@ -12,7 +12,7 @@
 //! writes: for each table its id and count, for each write the key's length, the key, the value's length plus
 //! one (0 is a deletion), the value. Lengths, ids and counts are varints.
 
-use super::write_set::WriteSet;
+use super::write_set::Writes;
 use crate::codec::{Reader, put_varint};
 use crate::layer::{HashedKey, Key};
 use crate::limits::{KEY_BYTES_MAX, METADATA_BYTES_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX};
@@ -87,7 +87,7 @@ pub(crate) struct Place {
 }
 
 /// Encodes a commit; [`set_place`] completes it.
-pub(crate) fn encode(marks: &Marks, writes: &WriteSet) -> Vec<u8> {
+pub(crate) fn encode(marks: &Marks, writes: &Writes) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEADER_BYTES + 64 + writes.bytes() + 8 * writes.count());
     out.resize(HEADER_BYTES, 0);
     if let Some(declaration) = &marks.declaration {
@@ -129,17 +129,32 @@ pub(crate) fn encode(marks: &Marks, writes: &WriteSet) -> Vec<u8> {
         }
         None => {}
     }
-    for (table, writes) in writes.tables() {
-        put_varint(&mut out, u64::from(table));
-        put_varint(&mut out, writes.len() as u64);
-        for (key, value) in writes {
-            put_varint(&mut out, key.len() as u64);
-            out.extend_from_slice(key);
-            put_varint(&mut out, value.as_ref().map_or(0, |value| value.len() as u64 + 1));
-            out.extend_from_slice(value.as_deref().unwrap_or_default());
+    match writes {
+        Writes::One(one) => {
+            let (table, key, value) = one.write();
+            encode_table(&mut out, table, 1);
+            encode_write(&mut out, key, value);
+        }
+        Writes::Set(set) => {
+            for (table, writes) in set.tables() {
+                encode_table(&mut out, table, writes.len());
+                writes.iter().for_each(|(key, value)| encode_write(&mut out, key, value.as_deref()));
+            }
         }
     }
     out
+}
+
+fn encode_table(out: &mut Vec<u8>, table: u32, writes: usize) {
+    put_varint(out, u64::from(table));
+    put_varint(out, writes as u64);
+}
+
+fn encode_write(out: &mut Vec<u8>, key: &[u8], value: Option<&[u8]>) {
+    put_varint(out, key.len() as u64);
+    out.extend_from_slice(key);
+    put_varint(out, value.map_or(0, |value| value.len() as u64 + 1));
+    out.extend_from_slice(value.unwrap_or_default());
 }
 
 /// Fills in what the leader decided.
@@ -308,13 +323,14 @@ pub(crate) fn check_size(what: &'static str, size: usize, limit: usize) -> crate
 
 #[cfg(test)]
 mod tests {
+    use super::super::write_set::WriteSet;
     use super::*;
 
     fn doomed(id: u64) -> Doomed {
         Doomed { id, seq: id * 10, time_micros: id * 1000 }
     }
 
-    fn sample() -> (Marks, WriteSet) {
+    fn sample() -> (Marks, Writes) {
         let marks = Marks {
             declaration: Some(Declaration { name: Some("noon".into()), metadata: vec![7; 300] }),
             table_change: Some(TableChange::Create { id: 20, name: "t".into() }),
@@ -327,7 +343,7 @@ mod tests {
         writes.put(16, b"a", Some(b"1"));
         writes.put(16, b"", Some(b""));
         writes.put(17, &[9; 1000], None);
-        (marks, writes)
+        (marks, writes.into())
     }
 
     #[test]
@@ -355,7 +371,7 @@ mod tests {
             SnapshotChange::LetGo { id: u64::MAX, holder: "backup".into() },
         ] {
             let marks = Marks { snapshot_change: Some(change), ..Marks::default() };
-            let mut bytes = encode(&marks, &WriteSet::default());
+            let mut bytes = encode(&marks, &WriteSet::default().into());
             set_place(&mut bytes, Place { seq: 5, time_micros: 6, snapshot_id: 0 });
             assert_eq!(decode(5, &bytes).unwrap().marks, marks);
         }

@@ -10,8 +10,9 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::commit::{Committer, Leader, Request, lock};
-use super::write_set::WriteSet;
+use super::write_set::Writes;
 use crate::error::{Error, Result};
+use crate::hint::prefetch;
 use crate::layer::{HashedKey, Key};
 use crate::snapshot::rows::{self, TableRow};
 use crate::snapshot::{Layers, MergeCursor, Snapshot};
@@ -53,7 +54,7 @@ impl Committer {
         mut earlier: impl Iterator<Item = &'r Request>,
     ) -> Result<()> {
         let Key { table, bytes } = key.key;
-        let in_group = earlier.any(|earlier| earlier.writes.get(table, bytes).is_some());
+        let in_group = earlier.any(|earlier| earlier.writes.contains(table, bytes));
         let last_seq = leader.conflicts.last_seq(key.hash);
         if !in_group {
             if last_seq <= read.seq().0 {
@@ -160,6 +161,11 @@ impl ConflictTable {
 
     pub fn last_seq(&self, hash: u64) -> u64 {
         self.last_seqs[hash as usize % ENTRIES]
+    }
+
+    /// Asks the processor to fetch the entry.
+    pub fn prefetch(&self, hash: u64) {
+        prefetch(&raw const self.last_seqs[hash as usize % ENTRIES]);
     }
 
     pub fn note(&mut self, hash: u64, seq: u64) {
@@ -290,7 +296,7 @@ impl ReadSet {
     }
 
     /// The first of these writes that lies in a range that was read.
-    pub fn range_hit<'w>(&self, writes: &'w WriteSet) -> Option<(u32, &'w [u8])> {
+    pub fn range_hit<'w>(&self, writes: &'w Writes) -> Option<(u32, &'w [u8])> {
         if self.ranges.is_empty() {
             return None;
         }
@@ -304,7 +310,7 @@ impl ReadSet {
 /// A commit that a serializable transaction may have to be validated against.
 pub(crate) struct RecentCommit {
     pub seq: u64,
-    pub writes: WriteSet,
+    pub writes: Writes,
     /// The id of the table that it dropped: a change to all that anybody read of it.
     pub dropped_table: Option<u32>,
 }

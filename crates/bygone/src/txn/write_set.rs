@@ -1,12 +1,13 @@
 //! What a transaction has written so far.
 //!
 //! Owns: the writes, sorted, by table. Promises: iterators over it stay as they are while the transaction
-//! writes on (the set is shared and copied on write, and only if somebody still reads it). May call: nothing
-//! of the engine.
+//! writes on (the set is shared and copied on write, and only if somebody still reads it). May call: memtable.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::layer::{HashedKey, Key};
+use crate::memtable::Memtable;
 use crate::value::Value;
 
 /// The writes to one table: `None` is a deletion.
@@ -17,6 +18,98 @@ pub(crate) struct WriteSet {
     tables: Vec<(u32, Arc<TableWrites>)>,
     bytes: usize,
     count: usize,
+}
+
+/// What a commit writes. A single write needs no tree: it is most of what there is to a commit of one.
+#[derive(Clone, Debug)]
+pub(crate) enum Writes {
+    One(OneWrite),
+    Set(WriteSet),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct OneWrite {
+    table: u32,
+    /// The key, and behind it the value.
+    bytes: Box<[u8]>,
+    key_bytes: usize,
+    deletes: bool,
+}
+
+impl Writes {
+    pub fn one(table: u32, key: &[u8], value: Option<&[u8]>) -> Writes {
+        let bytes = [key, value.unwrap_or_default()].concat().into();
+        Writes::One(OneWrite { table, bytes, key_bytes: key.len(), deletes: value.is_none() })
+    }
+
+    /// All writes as (table, key, value), sorted.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &[u8], Option<&[u8]>)> + Clone {
+        let (one, set) = match self {
+            Writes::One(one) => (Some(one.write()), None),
+            Writes::Set(set) => (None, Some(set)),
+        };
+        one.into_iter().chain(set.into_iter().flat_map(WriteSet::iter))
+    }
+
+    pub fn contains(&self, table: u32, key: &[u8]) -> bool {
+        match self {
+            Writes::One(one) => one.table == table && one.write().1 == key,
+            Writes::Set(set) => set.get(table, key).is_some(),
+        }
+    }
+
+    /// Inserts all under a commit's number; `hashes` are those of the keys, in order.
+    pub fn insert_into(&self, memtable: &Memtable, seq: u64, hashes: &[u64]) {
+        match self {
+            Writes::One(one) => {
+                let (table, bytes, value) = one.write();
+                let records =
+                    hashes.iter().map(|hash| (HashedKey { key: Key { table, bytes }, hash: *hash }, value));
+                memtable.insert_batch(seq, records);
+            }
+            Writes::Set(set) => {
+                let records = set.iter().zip(hashes).map(|((table, bytes, value), hash)| {
+                    (HashedKey { key: Key { table, bytes }, hash: *hash }, value)
+                });
+                memtable.insert_batch(seq, records);
+            }
+        }
+    }
+
+    /// Bytes of all keys and values.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Writes::One(one) => one.bytes.len(),
+            Writes::Set(set) => set.bytes(),
+        }
+    }
+
+    pub fn count(&self) -> usize {
+        match self {
+            Writes::One(_) => 1,
+            Writes::Set(set) => set.count(),
+        }
+    }
+}
+
+impl Default for Writes {
+    fn default() -> Writes {
+        Writes::Set(WriteSet::default())
+    }
+}
+
+impl From<WriteSet> for Writes {
+    fn from(set: WriteSet) -> Writes {
+        Writes::Set(set)
+    }
+}
+
+impl OneWrite {
+    /// Table, key and value.
+    pub fn write(&self) -> (u32, &[u8], Option<&[u8]>) {
+        let (key, value) = self.bytes.split_at(self.key_bytes);
+        (self.table, key, (!self.deletes).then_some(value))
+    }
 }
 
 impl WriteSet {
@@ -81,6 +174,20 @@ impl WriteSet {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_write_is_what_a_set_of_one_is() {
+        for value in [Some(&b"value"[..]), Some(b""), None] {
+            let mut set = WriteSet::default();
+            set.put(16, b"key", value);
+            let (one, set) = (Writes::one(16, b"key", value), Writes::from(set));
+            assert_eq!(one.iter().collect::<Vec<_>>(), set.iter().collect::<Vec<_>>());
+            assert_eq!(one.bytes(), set.bytes());
+            for (table, key) in [(16, &b"key"[..]), (17, b"key"), (16, b"ke"), (16, b"keyv")] {
+                assert_eq!(one.contains(table, key), set.contains(table, key));
+            }
+        }
+    }
 
     #[test]
     fn the_last_write_of_a_key_counts_and_bytes_are_exact() {

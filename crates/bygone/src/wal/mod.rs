@@ -11,6 +11,7 @@
 //! over a call to the disk). So an append waits for background work in one case only: it needs the very
 //! segment that is being made just now, and could not have made it sooner itself.
 
+mod active;
 mod format;
 mod recover;
 mod segment;
@@ -21,12 +22,13 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use self::active::{Active, Ready, Then};
 use self::format::{
-    ALIGNMENT, BODY_BYTES_MAX, Place, RECORD_HEADER_BYTES, RECORDS_OFFSET, RecordHeader, SegmentHeader,
+    ALIGNMENT, BODY_BYTES_MAX, RECORD_HEADER_BYTES, RECORDS_OFFSET, RecordHeader, SegmentHeader,
 };
 use self::segment::Segment;
 use crate::error::{Error, Result};
-use crate::io::{Disk, File, remove};
+use crate::io::{Disk, File, Mapping, remove};
 
 pub(crate) use self::format::GROUP_COMMITS_MAX;
 pub(crate) use self::recover::{Expectation, Recovered, recover};
@@ -53,6 +55,8 @@ pub(crate) struct Settings {
     pub segment_bytes: u64,
     /// How many released segments are kept to be used again.
     pub spares_max: usize,
+    /// Whether segments may be written to in memory.
+    pub mapped: bool,
 }
 
 impl Settings {
@@ -91,34 +95,21 @@ struct Writer {
     failed: Option<String>,
 }
 
-#[derive(Debug)]
-struct Active {
-    file: File,
-    segment: Segment,
-    place: Place,
-    /// Where the next record goes.
-    offset: u64,
-}
-
 /// Which files there are.
 #[derive(Debug, Default)]
 struct Files {
     /// From the oldest to the active one.
     segments: Vec<Segment>,
     /// Whole and durable, the successor of the active one.
-    standby: Option<(Segment, File)>,
+    standby: Option<Ready>,
+    /// Of segments that were used up: given back off the write path.
+    used_up: Vec<Mapping>,
     /// Released, still under their old names, to be made into new ones.
     spares: Vec<Segment>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Active {
-    fn new(file: File, segment: Segment, offset: u64, database_id: u64) -> Active {
-        Active { file, segment, place: Place::of_segment(database_id, segment.id), offset }
-    }
 }
 
 impl Wal {
@@ -180,7 +171,8 @@ impl Wal {
                 (file, segment, RECORDS_OFFSET)
             }
         };
-        let active = Active::new(file, segment, offset, settings.database_id);
+        let active = Active::new(Ready::new(segment, file, settings.mapped), offset, settings.database_id);
+        let standby = standby.map(|(segment, file)| Ready::new(segment, file, settings.mapped));
         Ok(Wal {
             disk,
             settings,
@@ -196,7 +188,7 @@ impl Wal {
                 failed: None,
             }),
             making: Mutex::new(()),
-            files: Mutex::new(Files { segments, standby, spares: keep }),
+            files: Mutex::new(Files { segments, standby, used_up: Vec::new(), spares: keep }),
         })
     }
 
@@ -210,6 +202,20 @@ impl Wal {
     /// log still works. Any other error is final: from then on every call that writes fails with
     /// `Poisoned`.
     pub fn append(&self, first_seq: u64, payloads: &[&[u8]]) -> Result<u64> {
+        self.write(first_seq, payloads, Then::GoOn)
+    }
+
+    /// Appends as [`Wal::append`] does, and makes that and everything before it durable.
+    ///
+    /// # Errors
+    /// As both; when the log still works, nothing was appended.
+    pub fn append_and_sync(&self, first_seq: u64, payloads: &[&[u8]]) -> Result<u64> {
+        let segment = self.write(first_seq, payloads, Then::Sync)?;
+        self.sync()?;
+        Ok(segment)
+    }
+
+    fn write(&self, first_seq: u64, payloads: &[&[u8]], then: Then) -> Result<u64> {
         let mut writer = lock(&self.writer);
         writer.check()?;
         assert_eq!(first_seq, writer.next_seq, "commits are appended in order, none left out");
@@ -233,9 +239,9 @@ impl Wal {
             self.advance(&mut writer, RECORDS_OFFSET + record_bytes)?;
         }
         let written = if body_bytes <= ASSEMBLED_BYTES_MAX {
-            writer.write_assembled(payloads, body_bytes)
+            writer.write_assembled(payloads, body_bytes, then)
         } else {
-            writer.write_in_parts(payloads, body_bytes)
+            writer.write_in_parts(payloads, body_bytes, then)
         };
         writer.note_failure(written)?;
         writer.active.offset += record_bytes;
@@ -301,6 +307,7 @@ impl Wal {
     /// Makes the next segment ahead of time, so that rolling costs nothing: to be called in the background
     /// after every roll. Answers whether there was something to do.
     pub fn prepare_standby(&self) -> Result<bool> {
+        self.give_back_used_up();
         let _making = lock(&self.making);
         if lock(&self.files).standby.is_some() {
             return Ok(false);
@@ -357,7 +364,7 @@ impl Wal {
     /// The lengths of all files of the log, in bytes.
     pub fn bytes(&self) -> u64 {
         let files = lock(&self.files);
-        let standby = files.standby.as_ref().map(|(segment, _)| segment);
+        let standby = files.standby.as_ref().map(|ready| &ready.segment);
         files.segments.iter().chain(&files.spares).chain(standby).map(|segment| segment.len).sum()
     }
 
@@ -381,10 +388,9 @@ impl Wal {
                 commits: 0,
                 body_checksum: writer.active.place.at(writer.active.offset),
             };
-            let active = &writer.active;
+            let active = &mut writer.active;
             let written = active
-                .file
-                .write_at(&mark.encode(active.place.at(active.offset)), active.offset)
+                .write(&mark.encode(active.place.at(active.offset)), active.offset, Then::Sync)
                 .and_then(|()| active.file.sync());
             writer.note_failure(written)?;
         }
@@ -397,8 +403,9 @@ impl Wal {
     fn advance(&self, writer: &mut Writer, needed_bytes: u64) -> Result<()> {
         let _making = lock(&self.making);
         let standby = lock(&self.files).standby.take();
-        if let Some((segment, file)) = standby {
-            self.activate(writer, segment, file);
+        if let Some(standby) = standby {
+            let segment = standby.segment;
+            self.activate(writer, standby);
             // One that is too short stays behind as an empty segment: its name is taken, and names have no
             // gaps.
             if segment.len >= needed_bytes {
@@ -407,22 +414,34 @@ impl Wal {
         }
         let len = self.settings.len_after(Some(&writer.active.segment));
         let len = needed_bytes.next_multiple_of(RECORDS_OFFSET).max(len);
-        let (segment, file) = self.make_next(len)?;
-        self.activate(writer, segment, file);
+        // Nobody made a standby in the background, so nobody gives back either.
+        self.give_back_used_up();
+        let next = self.make_next(len)?;
+        self.activate(writer, next);
         Ok(())
     }
 
-    fn activate(&self, writer: &mut Writer, segment: Segment, file: File) {
-        lock(&self.files).segments.push(segment);
-        let next = Active::new(file, segment, RECORDS_OFFSET, self.settings.database_id);
-        let last = std::mem::replace(&mut writer.active, next);
+    fn activate(&self, writer: &mut Writer, next: Ready) {
+        let segment = next.segment;
+        let next = Active::new(next, RECORDS_OFFSET, self.settings.database_id);
+        let mut last = std::mem::replace(&mut writer.active, next);
+        {
+            let mut files = lock(&self.files);
+            files.segments.push(segment);
+            files.used_up.extend(last.take_mapping());
+        }
         if writer.durable_end < writer.next_seq && last.offset > RECORDS_OFFSET {
             writer.unsynced.push((last.segment.id, last.file));
         }
     }
 
+    fn give_back_used_up(&self) {
+        let used_up = std::mem::take(&mut lock(&self.files).used_up);
+        drop(used_up);
+    }
+
     /// Makes the successor of the active segment. The caller holds `making`, and there is no standby.
-    fn make_next(&self, len: u64) -> Result<(Segment, File)> {
+    fn make_next(&self, len: u64) -> Result<Ready> {
         let (id, spare) = {
             let mut files = lock(&self.files);
             let id = files.segments.last().map_or(1, |active| active.id + 1);
@@ -436,7 +455,7 @@ impl Wal {
             len,
         };
         let file = segment::make(&*self.disk, &self.settings.dir, header, spare)?;
-        Ok((Segment { id, len }, file))
+        Ok(Ready::new(Segment { id, len }, file, self.settings.mapped))
     }
 }
 
@@ -470,7 +489,7 @@ impl Writer {
         header.encode(self.active.place.at(self.active.offset))
     }
 
-    fn write_assembled(&mut self, payloads: &[&[u8]], body_bytes: u64) -> Result<()> {
+    fn write_assembled(&mut self, payloads: &[&[u8]], body_bytes: u64, then: Then) -> Result<()> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
         buffer.resize(RECORD_HEADER_BYTES, 0);
@@ -485,13 +504,13 @@ impl Writer {
         let checksum = crc32c::crc32c_append(place, &buffer[RECORD_HEADER_BYTES..]);
         let header = self.header(payloads, body_bytes, checksum);
         buffer[..RECORD_HEADER_BYTES].copy_from_slice(&header);
-        let written = self.active.file.write_at(&buffer, self.active.offset);
+        let written = self.active.write(&buffer, self.active.offset, then);
         self.buffer = buffer;
         written
     }
 
     /// For bodies that are not worth a copy. Small payloads are still gathered, so that there are few calls.
-    fn write_in_parts(&mut self, payloads: &[&[u8]], body_bytes: u64) -> Result<()> {
+    fn write_in_parts(&mut self, payloads: &[&[u8]], body_bytes: u64, then: Then) -> Result<()> {
         let table: Vec<u8> =
             payloads.iter().flat_map(|payload| (payload.len() as u32).to_le_bytes()).collect();
         let written_bytes =
@@ -506,11 +525,11 @@ impl Writer {
         buffer.clear();
         buffer.extend_from_slice(&header);
         let mut offset = self.active.offset;
-        let file = &self.active.file;
+        let active = &mut self.active;
         let mut write = |bytes: &[u8]| {
             let at = offset;
             offset += bytes.len() as u64;
-            if bytes.is_empty() { Ok(()) } else { file.write_at(bytes, at) }
+            if bytes.is_empty() { Ok(()) } else { active.write(bytes, at, then) }
         };
         let written = parts().try_for_each(|part| {
             if buffer.len() + part.len() > ASSEMBLED_BYTES_MAX as usize {

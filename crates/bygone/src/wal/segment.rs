@@ -10,8 +10,9 @@ use super::format::{RECORDS_OFFSET, SegmentHeader};
 use crate::error::{Error, Result};
 use crate::io::{Disk, File, OpenMode, exists, remove, sync_dir};
 
-/// How much is written at once when a new segment is filled with zeros.
-const FILL_BYTES: usize = 256 << 10;
+/// How much is written at once when a new segment is filled with zeros. Linux keeps together in memory what was written
+/// at once, and a sync writes all of it when a part was changed through a mapping.
+const FILL_BYTES: usize = 32 << 10;
 
 /// A segment file that is, or will be, part of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

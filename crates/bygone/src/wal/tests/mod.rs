@@ -3,6 +3,7 @@
 mod beside;
 mod crash;
 mod measure;
+mod real;
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -14,7 +15,7 @@ const DIR: &str = "db/wal";
 const DATABASE: u64 = 0x1234_5678_9abc_def0;
 
 fn settings() -> Settings {
-    Settings { dir: DIR.into(), database_id: DATABASE, segment_bytes: 16 << 10, spares_max: 2 }
+    Settings { dir: DIR.into(), database_id: DATABASE, segment_bytes: 16 << 10, spares_max: 2, mapped: true }
 }
 
 fn new_disk() -> SimDisk {
