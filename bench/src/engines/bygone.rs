@@ -147,7 +147,8 @@ impl Past for Bygone {
 
     fn history_bytes(&self) -> Result<u64> {
         let stats = self.db.stats()?;
-        Ok(stats.base_history_bytes + stats.history_bytes)
+        let archived = stats.archive_bytes + stats.page_map_bytes;
+        Ok(stats.base_history_bytes + stats.history_bytes + archived)
     }
 }
 

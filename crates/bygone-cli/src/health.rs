@@ -59,6 +59,10 @@ fn figures(stats: &Stats) -> Vec<Figure> {
         figure("retained_bases", "bases kept for the past", stats.retained_bases),
         figure("history_runs", "history runs", stats.history_runs),
         figure("history_bytes", "  their size", stats.history_bytes),
+        figure("archived_pages", "archived pages", stats.archived_pages),
+        figure("archive_bytes", "  the files that hold them", stats.archive_bytes),
+        figure("archive_live_bytes", "  in use of those", stats.archive_live_bytes),
+        figure("page_map_bytes", "  the index to them", stats.page_map_bytes),
         figure("cache_bytes", "cache, in memory", stats.cache_bytes),
         figure("cache_budget_bytes", "  its budget", stats.cache_budget_bytes),
     ]
@@ -73,6 +77,9 @@ pub fn stats(args: &Health, out: &mut Output) -> Result<()> {
         object.insert("held_snapshots".to_owned(), stats.held_snapshots.iter().map(held_json).collect());
         if let Some(failure) = stats.prune_failure {
             object.insert("prune_failure".to_owned(), Value::from(failure));
+        }
+        if let Some(failure) = stats.archive_failure {
+            object.insert("archive_failure".to_owned(), Value::from(failure));
         }
         return out.json(&Value::Object(object));
     }
@@ -89,6 +96,9 @@ pub fn stats(args: &Health, out: &mut Output) -> Result<()> {
             held.seq,
             numbers::bytes(held.kept_bytes)
         ))?;
+    }
+    if let Some(failure) = &stats.archive_failure {
+        out.line(format_args!("something is wrong with the history directory: {failure}"))?;
     }
     match &stats.prune_failure {
         Some(failure) => {
@@ -116,6 +126,7 @@ pub fn verify(args: &Health, out: &mut Output) -> Result<()> {
         Ok(report) if out.is_json() => out.json(&json!({
             "ok": true,
             "pages": report.pages,
+            "archived_pages": report.archived_pages,
             "bases": report.bases,
             "runs": report.runs,
             "records": report.records,

@@ -75,6 +75,14 @@ pub enum Error {
         /// The process id.
         owner: Option<u32>,
     },
+    /// What the past needs lies in a history directory that cannot be reached. The present goes on without it; what
+    /// was asked works again once the directory is back, or is named where it is now.
+    HistoryUnavailable {
+        /// The directory in which it was looked for.
+        path: PathBuf,
+        /// What is wrong with it.
+        cause: String,
+    },
     /// There is no database here, and none was to be made.
     NotFound {
         /// The directory.
@@ -191,6 +199,9 @@ impl fmt::Display for Error {
                 write!(f, "{} is open in process {pid}", path.display())
             }
             Error::Locked { path, owner: None } => write!(f, "{} is open in another process", path.display()),
+            Error::HistoryUnavailable { path, cause } => {
+                write!(f, "the past cannot be read: nothing of it is found in {}: {cause}", path.display())
+            }
             Error::NotFound { path } => write!(f, "there is no database at {}", path.display()),
             Error::NotEmpty { path } => write!(f, "{} is there already and is not empty", path.display()),
             Error::ReadOnly { path } => write!(f, "{} is open for reading only", path.display()),

@@ -29,6 +29,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 #![deny(missing_docs)]
 
+mod archive;
 mod base;
 mod cache;
 mod codec;
@@ -46,6 +47,7 @@ mod layer;
 mod lease;
 pub mod limits;
 mod memtable;
+mod mutation;
 mod registry;
 mod run;
 mod signal;

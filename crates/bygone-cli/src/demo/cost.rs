@@ -43,7 +43,10 @@ pub fn measure(db: &Db, surveys: &[Survey]) -> Result<Cost> {
         present_raw_bytes: surveys.last().map_or(0, raw_bytes),
         all_raw_bytes: surveys.iter().map(raw_bytes).sum(),
         base_bytes: stats.base_bytes.saturating_sub(stats.base_free_bytes + stats.base_history_bytes),
-        history_bytes: stats.base_history_bytes + stats.history_bytes,
+        history_bytes: stats.base_history_bytes
+            + stats.history_bytes
+            + stats.archive_bytes
+            + stats.page_map_bytes,
         get_now,
         get_past,
         commit,

@@ -18,7 +18,7 @@ use crate::io::{Disk, File, OpenMode};
 use crate::lease::{Lease, Leases, ROOT_BYTES};
 use crate::limits::PAGE_BYTES;
 
-use super::live::DeadPage;
+use super::live::{Dead, DeadPage};
 use super::pointer::BaseRoot;
 use super::space::SpaceMap;
 use super::store::PageStore;
@@ -72,7 +72,15 @@ impl PageStore {
             // Release: as in `leave`.
             self.ended.store(true, Ordering::Release);
         }
+        if let Some(archive) = self.archive() {
+            archive.note_readers(!next.is_empty());
+        }
         *leased = next;
+    }
+
+    /// Whether any other process reads, as of the last look.
+    pub(super) fn is_leased(&self) -> bool {
+        !self.leased.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
     /// Keeps the pages of bases that were superseded before this process opened the file, and that leases keep: its
@@ -93,9 +101,9 @@ impl PageStore {
                 }
             }
         }
-        let mut free = Vec::new();
-        self.live().bury(current.generation(), dead, &mut free);
-        self.space().release(free);
+        let mut free = Dead::default();
+        self.live().bury(current.generation(), Dead { in_file: dead, ..Dead::default() }, &mut free);
+        self.space().release(free.in_file.iter().map(|page| page.slot));
         Ok(())
     }
 }

@@ -79,7 +79,7 @@ impl PageStore {
         self.walk_all(older, &mut |pointer| {
             let is_shared = shared.contains(&pointer.slot);
             if !is_shared {
-                pages.push(DeadPage { slot: pointer.slot, birth: pointer.birth });
+                pages.push(*pointer);
             }
             !is_shared
         })?;

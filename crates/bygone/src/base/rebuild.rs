@@ -12,11 +12,12 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::limits::TABLES_MAX;
+use crate::mutation::{self, Mutation};
 
-use super::live::DeadPage;
+use super::live::{Dead, DeadPage};
 use super::merge::Merge;
 use super::page::{HEADER_BYTES, Head};
-use super::pointer::{BaseRoot, TableRoot};
+use super::pointer::{BaseRoot, PagePointer, TableRoot};
 use super::reach;
 use super::store::PageStore;
 use super::superblock::{self, Superblock};
@@ -52,6 +53,10 @@ pub(crate) struct Rebuild {
     changed: BTreeMap<u32, Option<TableRoot>>,
     /// Pages kept for the past that it has given up.
     released: Vec<DeadPage>,
+    /// Pages kept for the past that are in the archive now.
+    archived: Vec<DeadPage>,
+    /// Archived pages that it has given up.
+    given_up: Vec<DeadPage>,
     failed: Option<Error>,
     _turn: Turn,
 }
@@ -92,6 +97,8 @@ impl PageStore {
             base: base.clone(),
             changed: BTreeMap::new(),
             released: Vec::new(),
+            archived: Vec::new(),
+            given_up: Vec::new(),
             failed: None,
             _turn: turn,
         })
@@ -153,6 +160,18 @@ impl Rebuild {
         self.released.extend(pages);
     }
 
+    /// Gives up the slots of pages that are kept for the past and that the archive has. They are free as soon as the
+    /// base is published, whoever can see the pages: all find them in the archive.
+    pub fn release_archived(&mut self, pages: impl IntoIterator<Item = DeadPage>) {
+        self.archived.extend(pages);
+    }
+
+    /// Gives up archived pages that no retained base needs any more. The archive keeps them while an open view can see
+    /// them.
+    pub fn give_up_archived(&mut self, pages: impl IntoIterator<Item = DeadPage>) {
+        self.given_up.extend(pages);
+    }
+
     fn attempt<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -185,29 +204,31 @@ impl Rebuild {
             return Err(Error::InvalidArgument { reason });
         }
 
-        let catalogue = BaseVersion::catalogue(&store, &self.base.root())?;
-        let mut updates = CatalogueUpdates::new(&self.changed);
-        let catalogue = Merge::run(&mut self.writer, &mut updates, catalogue, u64::MAX)?;
+        let catalogue = self.merged_catalogue(&store)?;
         let tables = self.merged_tables();
         if tables.len() > TABLES_MAX {
             let (size, limit) = (tables.len() as u64, TABLES_MAX as u64);
             return Err(Error::TooLarge { what: "number of tables", size, limit });
         }
-        let catalogue = catalogue.map(|catalogue| catalogue.root);
         let root = BaseRoot { generation, seq, catalogue, tables: tables.len() as u32 };
 
-        let mut dead = std::mem::take(&mut self.writer.dead);
-        dead.retain(|page| page.birth > newest_retained);
+        let superseded = std::mem::take(&mut self.writer.dead).into_iter();
+        let (mut dead, mut kept): (Vec<DeadPage>, Vec<DeadPage>) =
+            superseded.partition(|page| page.birth > newest_retained);
         dead.append(&mut self.released);
         let mut own_dead = std::mem::take(&mut self.writer.own_dead);
         own_dead.sort_unstable();
         let born: Vec<u64> =
             self.writer.taken.iter().copied().filter(|slot| own_dead.binary_search(slot).is_err()).collect();
         let mut taken = Vec::new();
+        #[cfg(feature = "mutations")]
+        if mutation::is_on(Mutation::ReuseBeforeDurable) {
+            store.space().release_too_early(&store, self.archived.iter().map(|page| page.slot))?;
+        }
         let plan = store.space().plan(
             &store,
             born.into_iter(),
-            dead.iter().map(|page| page.slot),
+            dead.iter().chain(&self.archived).map(|page| page.slot),
             &mut taken,
             &mut |slot, kind, count, payload| {
                 self.writer.write_at(slot, Head::new(kind, 0, count), false, |page| {
@@ -238,23 +259,49 @@ impl Rebuild {
         self.writer.published = true;
         store.write_superblock(&mut publish, next)?;
 
-        let mut free = own_dead;
+        if store.archive().is_some() {
+            store.newly_kept().append(&mut kept);
+        }
         store.look_at_leases(self.base.generation());
+        let mut free = Dead::default();
         {
             let mut space = store.space();
             space.commit(plan);
             let mut live = store.live();
             live.enter(generation);
-            live.bury(generation, dead, &mut free);
+            if store.is_leased() && !mutation::is_on(Mutation::ReuseBeforeDurable) {
+                // Other processes look for these pages in their slots: they know an older page map.
+                dead.append(&mut self.archived);
+            }
+            let archived = std::mem::take(&mut self.given_up);
+            live.bury(generation, Dead { in_file: dead, archived }, &mut free);
             live.collect(&mut free);
-            store.forget(&free);
-            space.release(free);
+            let mut slots = own_dead;
+            slots.extend(free.in_file.iter().map(|page| page.slot));
+            if !mutation::is_on(Mutation::ReuseBeforeDurable) {
+                slots.extend(self.archived.iter().map(|page| page.slot));
+            }
+            store.forget(&slots);
+            space.release(slots);
         }
+        store.forget_archived(&free.archived);
         // The base is published. If the file cannot be cut now, it stays longer than it needs to be until the
         // next time.
         let _ = store.truncate();
         drop(publish);
         Ok(Arc::new(BaseVersion::with_tables(store, root, tables)))
+    }
+
+    /// The root of the catalogue, with the changed tables in it.
+    fn merged_catalogue(&mut self, store: &PageStore) -> Result<Option<PagePointer>> {
+        let before = self.base.root();
+        if self.changed.is_empty() {
+            return Ok(before.catalogue);
+        }
+        let catalogue = BaseVersion::catalogue(store, &before)?;
+        let mut updates = CatalogueUpdates::new(&self.changed);
+        let catalogue = Merge::run(&mut self.writer, &mut updates, catalogue, u64::MAX)?;
+        Ok(catalogue.map(|catalogue| catalogue.root))
     }
 
     fn merged_tables(&self) -> Vec<(u32, TableRoot)> {

@@ -223,6 +223,18 @@ impl SpaceMap {
         Ok(true)
     }
 
+    /// Makes slots free that are still used: a breach, for `mutation`.
+    #[cfg(feature = "mutations")]
+    pub fn release_too_early(&mut self, store: &PageStore, slots: impl Iterator<Item = u64>) -> Result<()> {
+        for slot in slots {
+            let (chunk, word, bit) = place(slot);
+            self.bits(store, chunk)?.taken[word] &= !bit;
+            self.chunks[chunk].taken -= 1;
+            self.lowest_free = self.lowest_free.min(slot);
+        }
+        Ok(())
+    }
+
     pub fn is_taken(&mut self, store: &PageStore, slot: u64) -> Result<bool> {
         let (chunk, word, bit) = place(slot);
         Ok(chunk < self.chunks.len() && self.bits(store, chunk)?.taken[word] & bit != 0)

@@ -2,7 +2,7 @@
 //!
 //! Owns: the file, its frame table, the space map, the live generations, the superblock. Promises: a page
 //! that is handed out is the one its pointer means; one rebuild at a time; after a failure that leaves open
-//! which superblock is on disk, nothing is written any more. May call: `io`, `cache`.
+//! which superblock is on disk, nothing is written any more. May call: `io`, `cache`, archive.
 //!
 //! Locks are taken in the order: publish, leased, space, live.
 
@@ -10,13 +10,15 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::archive::Archive;
 use crate::cache::{self, Cache, Frame, FrameTable, Guard, NewFrame};
 use crate::error::{Error, Result};
 use crate::io::{Disk, File, OpenMode};
 use crate::lease::{Lease, Leases};
 use crate::limits::PAGE_BYTES;
 
-use super::live::LiveGenerations;
+use super::archived::Source;
+use super::live::{Dead, DeadPage, LiveGenerations};
 use super::page::{self, Page};
 use super::pointer::{BaseRoot, PagePointer, SUPERBLOCK_SLOTS};
 use super::space::SpaceMap;
@@ -44,6 +46,9 @@ pub(crate) struct PageStore {
     /// The generations that are live on account of leases, each once.
     pub(super) leased: Mutex<Vec<u64>>,
     pub(super) publish: Mutex<Publish>,
+    pub(super) archive: OnceLock<Arc<Archive>>,
+    /// Pages that key frames keep and that wait to be noticed by who archives; none if there is no archive.
+    newly_kept: Mutex<Vec<DeadPage>>,
 }
 
 #[derive(Debug)]
@@ -136,6 +141,8 @@ impl PageStore {
             leases: OnceLock::new(),
             leased: Mutex::default(),
             publish: Mutex::new(Publish { superblock, poisoned: None, rebuilding: false, lease: None }),
+            archive: OnceLock::new(),
+            newly_kept: Mutex::default(),
         }
     }
 
@@ -221,19 +228,23 @@ impl PageStore {
 
     #[cold]
     fn load<'g>(&self, pointer: &PagePointer, guard: &'g Guard) -> Result<&'g Page> {
+        if let Some(archive) = self.archive()
+            && let Some(page) = archive.cached(pointer.id(), guard)
+        {
+            return Ok(page);
+        }
         let mut frame = NewFrame::new(PAGE_BYTES, pointer.birth);
         let Some(page) = frame.first_chunk_mut() else {
             return Err(self.corruption(pointer, "a frame is no page"));
         };
-        self.read_uncached(pointer, page)?;
+        if self.read_uncached(pointer, page)? == Source::Archive
+            && let Some(archive) = self.archive()
+        {
+            let page = archive.cache(pointer.id(), page, guard);
+            return page.ok_or_else(|| self.corruption(pointer, "a frame is no page"));
+        }
         let frame: Frame<'g> = self.frames.insert(pointer.slot, frame, guard);
         frame.bytes().first_chunk().ok_or_else(|| self.corruption(pointer, "a frame is no page"))
-    }
-
-    /// Reads a page past the cache.
-    pub(super) fn read_uncached(&self, pointer: &PagePointer, page: &mut Page) -> Result<()> {
-        self.read_raw(pointer, page)?;
-        self.check(page, pointer)
     }
 
     /// Reads unchecked bytes from where a page begins.
@@ -253,13 +264,11 @@ impl PageStore {
     /// Copies a page if it is cached.
     pub(super) fn copy_cached(&self, pointer: &PagePointer, out: &mut Page) -> bool {
         let guard = cache::pin();
-        match self.frames.get(pointer.slot, &guard) {
-            Some(frame) if frame.tag() == pointer.birth && frame.bytes().len() == PAGE_BYTES => {
-                out.copy_from_slice(frame.bytes());
-                true
-            }
-            _ => false,
-        }
+        let page = match self.frames.get(pointer.slot, &guard) {
+            Some(frame) if frame.tag() == pointer.birth => frame.bytes().first_chunk(),
+            _ => self.archive().and_then(|archive| archive.cached(pointer.id(), &guard)),
+        };
+        page.inspect(|page| out.copy_from_slice(*page)).is_some()
     }
 
     /// Copies a page out of the cache, or reads it into the cache.
@@ -289,15 +298,24 @@ impl PageStore {
                 .take_while(|(pointer, slot)| pointer.slot == *slot)
                 .count();
             bytes.resize(stretch * PAGE_BYTES, 0);
-            self.read_raw(first, &mut bytes)?;
             let (these, others) = rest.split_at(stretch);
-            for (page, pointer) in bytes.as_chunks::<PAGE_BYTES>().0.iter().zip(these) {
-                self.check(page, pointer)?;
-                visit(page, pointer)?;
+            match self.read_stretch(first, these, &mut bytes) {
+                Ok(()) => {
+                    let mut pages = bytes.as_chunks::<PAGE_BYTES>().0.iter().zip(these);
+                    pages.try_for_each(|(page, pointer)| visit(page, pointer))?;
+                }
+                Err(error) if self.may_be_archived(&error) => self.read_each(these, visit)?,
+                Err(error) => return Err(error),
             }
             rest = others;
         }
         Ok(())
+    }
+
+    fn read_stretch(&self, first: &PagePointer, these: &[PagePointer], bytes: &mut [u8]) -> Result<()> {
+        self.read_raw(first, bytes)?;
+        let mut pages = bytes.as_chunks::<PAGE_BYTES>().0.iter().zip(these);
+        pages.try_for_each(|(page, pointer)| self.check(page, pointer))
     }
 
     pub(super) fn take_slot(&self) -> Result<u64> {
@@ -334,11 +352,15 @@ impl PageStore {
         if !self.ended.swap(false, Ordering::Acquire) {
             return;
         }
-        let mut free = Vec::new();
-        let mut space = self.space();
-        self.live().collect(&mut free);
-        self.forget(&free);
-        space.release(free);
+        let mut free = Dead::default();
+        {
+            let mut space = self.space();
+            self.live().collect(&mut free);
+            let slots: Vec<u64> = free.in_file.iter().map(|page| page.slot).collect();
+            self.forget(&slots);
+            space.release(slots);
+        }
+        self.forget_archived(&free.archived);
     }
 
     /// Takes pages that nothing reads any more out of the cache.
@@ -424,6 +446,10 @@ impl PageStore {
 
     pub(super) fn space(&self) -> MutexGuard<'_, SpaceMap> {
         self.space.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn newly_kept(&self) -> MutexGuard<'_, Vec<DeadPage>> {
+        self.newly_kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn live(&self) -> MutexGuard<'_, LiveGenerations> {

@@ -106,7 +106,8 @@ impl Walk<'_> {
 
     /// Whether a page of the base is marked as taken, as it must be while the base is published or retained.
     fn check_taken(&self, pointer: &PagePointer) -> Result<()> {
-        if self.store.is_read_only() || self.store.space().is_taken(self.store, pointer.slot)? {
+        let is_kept = self.store.is_read_only() || self.store.space().is_taken(self.store, pointer.slot)?;
+        if is_kept || self.store.is_archived(pointer)? {
             return Ok(());
         }
         // Looked at after the map: what is still published was so then. A base that was superseded meanwhile
@@ -120,6 +121,7 @@ impl Walk<'_> {
     /// Notes a page of the base's trees.
     fn enter(&mut self, pointer: &PagePointer) -> Result<()> {
         self.reach(pointer)?;
+        self.store.check_archived(pointer)?;
         self.check_taken(pointer)
     }
 

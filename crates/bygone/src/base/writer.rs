@@ -101,7 +101,7 @@ impl PageWriter {
         if pointer.birth == self.generation {
             self.own_dead.push(pointer.slot);
         } else {
-            self.dead.push(DeadPage { slot: pointer.slot, birth: pointer.birth });
+            self.dead.push(*pointer);
         }
     }
 }

@@ -1,8 +1,9 @@
 //! The threads that work behind the writers' backs.
 //!
 //! Owns: the threads `bygone-flush`, `bygone-merge`, `bygone-standby` (the next memtable and the next log
-//! segment), and `bygone-watch` (who holds views for how long). Promises: an error or a panic in one of them
-//! poisons the database with its cause; nobody waits for ever. May call: the engine.
+//! segment), `bygone-archive` and `bygone-relief` (in split mode), and `bygone-watch` (who holds views for how
+//! long). Promises: an error or a panic in one of them poisons the database with its cause; nobody waits for ever. May
+//! call: the engine.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::engine::{Engine, lock};
+use super::relief::relief_loop;
 use crate::error::{Error, Result};
 use crate::signal::Woken;
 
@@ -38,6 +40,10 @@ impl Background {
             background.spawn("bygone-flush", flush_loop)?;
             background.spawn("bygone-merge", merge_loop)?;
             background.spawn("bygone-standby", standby_loop)?;
+            if engine.store.archive().is_some() {
+                background.spawn("bygone-archive", archive_loop)?;
+                background.spawn("bygone-relief", relief_loop)?;
+            }
         }
         background.spawn("bygone-watch", watch_loop)?;
         Ok(background)
@@ -70,6 +76,8 @@ impl Drop for Background {
         self.engine.backlog.close();
         self.engine.merge_signal.close();
         self.engine.standby_signal.close();
+        self.engine.archive_signal.close();
+        self.engine.relief.close();
         self.engine.watch_signal.close();
         for thread in self.threads.drain(..) {
             // A panic in it was caught and is the database's poison already.
@@ -128,6 +136,19 @@ fn watch_loop(engine: &Engine) -> Result<()> {
     Ok(())
 }
 
+/// A thread of its own: the history directory may be on a slow disk.
+fn archive_loop(engine: &Engine) -> Result<()> {
+    let mut more = false;
+    loop {
+        let wait = if more { Duration::ZERO } else { TICK };
+        if engine.archive_signal.wait(wait) == Woken::Closing || engine.health.is_poisoned() {
+            return Ok(());
+        }
+        more = engine.archive_some()?;
+        engine.prune_if_wanted()?;
+    }
+}
+
 fn merge_loop(engine: &Engine) -> Result<()> {
     let mut last_seq = engine.present.visible_seq();
     let mut last_change = Instant::now();
@@ -164,7 +185,12 @@ fn merge_loop(engine: &Engine) -> Result<()> {
                 last_retention = (engine.present.visible_seq(), Instant::now());
             }
         }
-        engine.prune_if_wanted()?;
+        // Where the past is elsewhere, merges do not wait for it.
+        if engine.store.archive().is_none() {
+            engine.prune_if_wanted()?;
+        } else if engine.prune_is_wanted() {
+            engine.archive_signal.raise();
+        }
     }
 }
 

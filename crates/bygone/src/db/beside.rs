@@ -17,10 +17,11 @@ use std::time::{Duration, Instant};
 use super::Db;
 use super::engine::{Engine, lock};
 use super::open::{
-    BASE_FILE, Found, LOCK_FILE, Parts, Replay, Side, check_superblock_number, decode_manifest, expectation,
-    open_runs, take_lock, wal_dir,
+    BASE_FILE, Found, LOCK_FILE, Parts, Replay, Side, archive_settings, check_superblock_number,
+    decode_manifest, expectation, history_place, open_runs, take_lock, wal_dir,
 };
 use super::options::Options;
+use crate::archive::Archive;
 use crate::base::{Leased, PageStore, Superblock};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
@@ -111,7 +112,7 @@ impl Engine {
         };
         let cache = Cache::new(options.cache_bytes);
         let store = PageStore::open_beside(&disk, &path.join(BASE_FILE), &cache)?;
-        let (leased, found) = open_newest(&*disk, path, &store, &cache, &options, lease.as_ref())?;
+        let (leased, found) = open_newest(&disk, path, &store, &cache, &options, lease.as_ref())?;
         store.adopt(leased, lease.clone());
         let parts = Parts { disk, path, cache, options, store, lock };
         parts.assemble(found, Side::Reader(Reader::new(lease)))
@@ -127,7 +128,7 @@ impl Engine {
         let _merging = lock(&self.merging);
         let lease = Arc::new(Lease::take(&self.disk, &self.path)?);
         let (leased, found) =
-            open_newest(&*self.disk, &self.path, &self.store, &self.cache, &self.options, Some(&lease))?;
+            open_newest(&self.disk, &self.path, &self.store, &self.cache, &self.options, Some(&lease))?;
         let (before, seq) = (self.present.visible_seq(), found.replay.last_seq);
         if seq < before {
             let reason = format!("commit {seq} is the last now, but {before} was there before");
@@ -179,7 +180,7 @@ fn is_forbidden(error: &Error) -> bool {
 
 /// Leases the newest base and opens all that belongs to it.
 fn open_newest(
-    disk: &dyn Disk,
+    disk: &Arc<dyn Disk>,
     path: &Path,
     store: &Arc<PageStore>,
     cache: &Arc<Cache>,
@@ -213,7 +214,7 @@ fn open_newest(
 }
 
 fn open_all(
-    disk: &dyn Disk,
+    disk: &Arc<dyn Disk>,
     path: &Path,
     store: &Arc<PageStore>,
     cache: &Arc<Cache>,
@@ -222,11 +223,22 @@ fn open_all(
     lease: Option<&Arc<Lease>>,
 ) -> Result<Found> {
     let manifest = decode_manifest(superblock, store)?;
+    if let Some(place) = history_place(&**disk, options, &manifest)? {
+        // By the page map of this superblock; what it lacks is in its slot.
+        let state = manifest.archive.clone();
+        match store.archive() {
+            Some(archive) => archive.renew(state),
+            None => {
+                let settings = archive_settings(&place, options, store, &manifest);
+                store.set_archive(Archive::open(disk.clone(), settings, cache, state));
+            }
+        }
+    }
     let base = store.open_leased(&superblock.root, lease.cloned())?;
-    let runs = open_runs(disk, path, &manifest, cache)?;
+    let runs = open_runs(&**disk, path, &manifest, cache)?;
     let mut replay = Replay::new(&manifest, options);
     let expected = expectation(&manifest, store.database_id());
-    let recovered = wal::read(disk, &wal_dir(path), expected, &mut |seq, segment, bytes| {
+    let recovered = wal::read(&**disk, &wal_dir(path), expected, &mut |seq, segment, bytes| {
         replay.apply(seq, segment, bytes, path)
     })?;
     check_superblock_number(recovered.superblock_number, superblock, store)?;

@@ -6,11 +6,14 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
+use super::archive::Pending;
 use super::beside::Reader;
 use super::manifest::Manifest;
 use super::options::Options;
 use super::prune::GivenUp;
+use super::relief::Relief;
 use crate::base::PageStore;
 use crate::cache::Cache;
 use crate::error::{Error, Result};
@@ -45,8 +48,9 @@ pub(crate) struct Engine {
     pub manifest: Mutex<Manifest>,
     /// The id that the next table gets. Changed under the lock of the directory of tables.
     pub next_table_id: AtomicU32,
-    /// Held by who flushes, and by who merges. Lock order: `flushing` or `merging`, never both; the store's
-    /// publish lock; `manifest`; the backlog's.
+    /// Held by who archives or prunes, by who flushes, and by who merges. Lock order: `archiving`; `flushing` or
+    /// `merging`, never both; the store's publish lock; `manifest`; `pending`; the backlog's.
+    pub archiving: Mutex<()>,
     pub flushing: Mutex<()>,
     pub merging: Mutex<()>,
     pub merge_signal: Signal,
@@ -58,6 +62,12 @@ pub(crate) struct Engine {
     pub prune_failure: Mutex<Option<Error>>,
     /// History runs whose files go when no other process reads them any more.
     pub given_up: Mutex<Vec<GivenUp>>,
+    /// Pages that wait to be archived. Changed under `archiving`.
+    pub pending: Mutex<Pending>,
+    /// Why the history directory could not be used, and when that was.
+    pub archive_failure: Mutex<Option<(Error, Instant)>>,
+    pub archive_signal: Signal,
+    pub relief: Relief,
     pub standby_signal: Arc<Signal>,
     pub watch_signal: Signal,
     pub counters: Counters,
@@ -83,6 +93,7 @@ pub(crate) struct Counters {
     pub flushes: AtomicU64,
     pub consolidations: AtomicU64,
     pub merges: AtomicU64,
+    pub archived_bytes: AtomicU64,
 }
 
 impl Counters {

@@ -1,15 +1,17 @@
 //! What a superblock says beyond the base's own root.
 //!
 //! Owns: the manifest's bytes. Promises: one superblock write changes runs, log floor and counters together
-//! with the root. May call: `codec`, run.
+//! with the root. May call: `codec`, run,
+//! archive.
 
+use crate::archive::ArchiveState;
 use crate::base::MANIFEST_BYTES_MAX;
 use crate::codec::Reader;
 use crate::history::plan::Chain;
 use crate::limits::RUNS_MAX;
 use crate::run::RunMeta;
 
-const MANIFEST_VERSION: u16 = 2;
+const MANIFEST_VERSION: u16 = 3;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Manifest {
@@ -38,6 +40,8 @@ pub(crate) struct Manifest {
     pub pruned_seq: u64,
     /// Commits with smaller numbers were durable: if the log ends before, it is damaged.
     pub durable_end: u64,
+    /// Where archived pages are, and history runs that lie elsewhere than in the database.
+    pub archive: ArchiveState,
     /// Newest first.
     pub runs: Vec<RunMeta>,
 }
@@ -73,6 +77,7 @@ impl Manifest {
             out.extend_from_slice(&number.to_le_bytes());
         }
         self.chain.encode(&mut out);
+        self.archive.encode(&mut out);
         out.extend_from_slice(&(self.runs.len() as u16).to_le_bytes());
         for run in &self.runs {
             run.encode(&mut out);
@@ -103,6 +108,7 @@ impl Manifest {
             pruned_seq: reader.u64()?,
             durable_end: reader.u64()?,
             chain: Chain::decode(&mut reader)?,
+            archive: ArchiveState::decode(&mut reader)?,
             runs: Vec::new(),
         };
         let runs = usize::from(reader.u16()?);
@@ -157,7 +163,8 @@ mod tests {
     #[test]
     fn a_full_manifest_fits_a_superblock() {
         let run = RunMeta { id: 3, min_seq: 1, max_seq: 9, records: 4, bytes: 5, footer_checksum: 6 };
-        let manifest = Manifest { runs: vec![run; RUNS_MAX], ..Default::default() };
+        let archive = ArchiveState::largest();
+        let manifest = Manifest { runs: vec![run; RUNS_MAX], archive, ..Default::default() };
         assert!(manifest.encode().len() <= MANIFEST_BYTES_MAX);
     }
 }

@@ -121,6 +121,7 @@ impl Engine {
                 let retained = self.store.newest_retained();
                 base = rebuild.finish(from, retained, || lock(&self.manifest).encode())?;
                 self.present.publish(|layers| layers.with_merged(base.clone(), &[], to));
+                self.relieve();
                 rebuild = self.store.rebuild(&base)?;
             }
         }
@@ -158,7 +159,9 @@ impl Engine {
         // Only now has the merge's own view of the base before ended. A file that cannot be cut stays longer
         // until the next time.
         drop(base);
+        self.relieve();
         let _ = self.store.shrink();
+        self.archive_signal.raise();
         committer.forget_declared_before(to);
         self.remove_runs(&runs)?;
         Counters::add(&self.counters.merged_bytes, written_bytes);
@@ -205,6 +208,8 @@ impl Engine {
         Ok(live)
     }
 
+    /// In the database's own directory, wherever the past is: the present does not wait for another disk. Who
+    /// archives moves it.
     pub(super) fn history_writer(&self) -> Result<RunWriter> {
         // Both at once: a superblock of a flush must not count the id as given without naming it.
         let id = {
@@ -212,13 +217,13 @@ impl Engine {
             manifest.unfinished_history_run = manifest.take_run_id();
             manifest.unfinished_history_run
         };
-        let path = self.past.directory.join(file_name(id));
+        let path = self.past.local.join(file_name(id));
         RunWriter::create(&*self.disk, &path, id, self.present.context().hash_seed)
     }
 
     /// Makes a history run durable; `None` if there was nothing to keep but the base.
     pub(super) fn finish_history(&self, writer: RunWriter, from: u64, to: u64) -> Result<Option<RunMeta>> {
-        let directory = &self.past.directory;
+        let directory = &self.past.local;
         let meta = writer.finish(Some(from + 1..=to))?;
         let empty = meta.records == 0;
         if empty {

@@ -3,6 +3,7 @@
 //! Owns: [`Db`], and the wiring of all other modules: opening, flushing, merging, background threads.
 //! Promises: the public API. May call: everything.
 
+mod archive;
 mod background;
 mod backup;
 mod beside;
@@ -18,6 +19,7 @@ mod merge;
 mod open;
 mod options;
 mod prune;
+mod relief;
 mod restore;
 mod send;
 mod sizes;
@@ -107,8 +109,9 @@ impl Db {
     /// time.
     ///
     /// # Errors
-    /// `SnapshotNotFound`; `Corruption` or `Io` if what was kept cannot be read; `TooLarge` for the 65,537th
-    /// snapshot that a database open for reading only reads at one time.
+    /// `SnapshotNotFound`; `HistoryUnavailable`, `Corruption` or `Io` if what was kept cannot be read; `TooLarge` for
+    /// the 65,537th snapshot that a database open for reading only reads at one time. Reading through the snapshot
+    /// may also give these.
     pub fn as_of(&self, snapshot: impl Into<SnapshotRef>) -> Result<Snapshot> {
         self.engine().as_of(&snapshot.into())
     }

@@ -10,18 +10,21 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use super::beside::Reader;
-use super::engine::{Counters, Engine, Writer, runs_dir};
+use super::engine::{Counters, Engine, Writer, lock as guard, runs_dir};
 use super::manifest::Manifest;
 use super::options::Options;
+use super::relief::Relief;
+use crate::archive::{self, Archive, PLACE_BYTES_MAX};
 use crate::base::{BaseRoot, BaseVersion, PageStore, Superblock};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::health::Health;
 use crate::history::past::Past;
 use crate::ids::random;
-use crate::io::{Disk, LockOutcome, exists, list, remove, sync_dir};
+use crate::io::{Disk, LockOutcome, exists, list, make_dir, remove, sync_dir, sync_parent};
 use crate::layer::HashedKey;
 use crate::lease::{self, Leases};
 use crate::memtable::Memtable;
@@ -76,13 +79,59 @@ pub(super) fn wal_dir(path: &Path) -> PathBuf {
     path.join("wal")
 }
 
-/// Where history runs are. Elsewhere than in the database directory each database has a directory of its own,
-/// so that none takes another's runs for litter.
-pub(super) fn history_dir(path: &Path, database_id: u64, options: &Options) -> PathBuf {
-    match &options.history_dir {
-        None => path.join(HISTORY_DIR),
-        Some(directory) => directory.join(format!("{database_id:016x}")),
+/// Where the history directory is, if the past is split from the present: as the application says, or as it said
+/// before.
+pub(super) fn history_place(
+    disk: &dyn Disk,
+    options: &Options,
+    manifest: &Manifest,
+) -> Result<Option<PathBuf>> {
+    let Some(directory) = &options.history_dir else {
+        let remembered = &manifest.archive.place;
+        return Ok((!remembered.is_empty()).then(|| PathBuf::from(remembered)));
+    };
+    let place = disk.absolute(directory).map_err(|e| Error::io(directory, "find", e))?;
+    let fits = place.to_str().is_some_and(|text| (1..=PLACE_BYTES_MAX).contains(&text.len()));
+    if fits {
+        return Ok(Some(place));
     }
+    let reason = format!("the path of a history directory is UTF-8 of 1 to {PLACE_BYTES_MAX} bytes");
+    Err(Error::InvalidArgument { reason })
+}
+
+/// What the archive in a history directory is opened with. In the directory each database has one of its own, so that
+/// none takes another's files for litter.
+pub(super) fn archive_settings(
+    place: &Path,
+    options: &Options,
+    store: &PageStore,
+    manifest: &Manifest,
+) -> archive::Settings {
+    archive::Settings {
+        directory: place.join(format!("{:016x}", store.database_id())),
+        database_id: store.database_id(),
+        hash_seed: manifest.hash_seed,
+        segment_bytes: options.archive_segment_bytes,
+        read_only: options.read_only,
+    }
+}
+
+/// Opens the archive for writing, and makes its directory if nothing was ever put there. Answers also why it cannot be
+/// used, if that is so: the present can do without.
+fn open_archive(
+    archive: &Archive,
+    place: &Path,
+    others_read: bool,
+    manifest: &mut Manifest,
+) -> Option<Error> {
+    archive.note_readers(others_read);
+    let was_used = manifest.archive.used;
+    let failure = archive.prepare().err();
+    if failure.is_none() || !was_used {
+        archive.remember(&place.to_string_lossy());
+    }
+    manifest.archive = archive.state();
+    failure
 }
 
 pub(super) fn log_settings(path: &Path, database_id: u64, options: &Options) -> wal::Settings {
@@ -92,32 +141,6 @@ pub(super) fn log_settings(path: &Path, database_id: u64, options: &Options) -> 
         segment_bytes: options.log_segment_bytes.next_multiple_of(4096),
         spares_max: SPARE_SEGMENTS,
         mapped: options.mapped_log,
-    }
-}
-
-/// Makes a directory and those above it, as far as they are missing, and their names durable: without its
-/// name everything in it is lost.
-pub(super) fn make_dir(disk: &dyn Disk, directory: &Path) -> Result<()> {
-    let mut missing = Vec::new();
-    for ancestor in directory.ancestors().take_while(|ancestor| *ancestor != Path::new("")) {
-        if exists(disk, ancestor)? {
-            break;
-        }
-        missing.push(ancestor);
-    }
-    if missing.is_empty() {
-        return Ok(());
-    }
-    disk.create_dir_all(directory).map_err(|e| Error::io(directory, "create", e))?;
-    missing.into_iter().rev().try_for_each(|made| sync_parent(disk, made))
-}
-
-/// Makes the name of a file or directory durable.
-pub(super) fn sync_parent(disk: &dyn Disk, path: &Path) -> Result<()> {
-    match path.parent() {
-        None => Ok(()),
-        Some(parent) if parent == Path::new("") => sync_dir(disk, Path::new(".")),
-        Some(parent) => sync_dir(disk, parent),
     }
 }
 
@@ -175,7 +198,7 @@ fn recover(
     lock: Box<dyn Send + Sync>,
 ) -> Result<Arc<Engine>> {
     let (store, superblock) = PageStore::open(&disk, &path.join(BASE_FILE), &cache)?;
-    let manifest = decode_manifest(&superblock, &store)?;
+    let mut manifest = decode_manifest(&superblock, &store)?;
     let base = store.open_base(&superblock.root)?;
     let runs = open_runs(&*disk, path, &manifest, &cache)?;
     let mut replay = Replay::new(&manifest, &options);
@@ -184,16 +207,35 @@ fn recover(
         replay.apply(seq, segment, bytes, path)
     })?;
     check_superblock_number(recovered.superblock_number, &superblock, &store)?;
-    let history_dir = history_dir(path, store.database_id(), &options);
-    make_dir(&*disk, &history_dir)?;
-    // Again, for one that a crash while it was made left behind.
-    sync_parent(&*disk, &history_dir)?;
+    let local_history = path.join(HISTORY_DIR);
+    let mut archive_failure = None;
+    let remembered = manifest.archive.place.clone();
     // Only now: under a superblock that is not the newest, what the newest names would be taken for litter.
-    remove_litter(&*disk, path, &history_dir, &manifest)?;
+    if let Some(place) = history_place(&*disk, &options, &manifest)? {
+        let others_read = Leases::new(disk.clone(), path, store.database_id()).look()?.is_any();
+        let settings = archive_settings(&place, &options, &store, &manifest);
+        let archive = Archive::open(disk.clone(), settings, &cache, manifest.archive.clone());
+        archive_failure = open_archive(&archive, &place, others_read, &mut manifest);
+        store.set_archive(archive);
+    }
+    make_dir(&*disk, &local_history)?;
+    // Again, for one that a crash while it was made left behind.
+    sync_parent(&*disk, &local_history)?;
+    remove_litter(&*disk, path, &manifest)?;
+    remove_run_litter(&*disk, &local_history, &manifest)?;
+    if let (Some(archive), None) = (store.archive(), &archive_failure) {
+        archive_failure = remove_run_litter(&*disk, archive.directory(), &manifest).err();
+    }
+    let place_is_new = remembered != manifest.archive.place;
     let commits = recovered.commits;
     let found = Found { manifest, base, runs, replay, commits };
     let parts = Parts { disk, path, cache, options, store, lock };
-    parts.assemble(found, Side::Owner(recovered))
+    let engine = parts.assemble(found, Side::Owner(recovered))?;
+    *guard(&engine.archive_failure) = archive_failure.map(|error| (error, Instant::now()));
+    if place_is_new {
+        engine.publish_manifest(|_| ())?;
+    }
+    Ok(engine)
 }
 
 pub(super) fn decode_manifest(superblock: &Superblock, store: &PageStore) -> Result<Manifest> {
@@ -276,12 +318,10 @@ pub(super) enum Side {
 impl Parts<'_> {
     pub fn assemble(self, found: Found, side: Side) -> Result<Arc<Engine>> {
         let Parts { disk, path, cache, options, store, lock } = self;
-        let past = Past::new(
-            disk.clone(),
-            history_dir(path, store.database_id(), &options),
-            store.clone(),
-            cache.clone(),
-        );
+        let local_history = path.join(HISTORY_DIR);
+        let history_dir =
+            store.archive().map_or(local_history.clone(), |archive| archive.directory().to_owned());
+        let past = Past::new(disk.clone(), (history_dir, local_history), store.clone(), cache.clone());
         // Relaxed: only uniqueness matters.
         let database = NEXT_DATABASE.fetch_add(1, Ordering::Relaxed);
         let context = Arc::new(Context {
@@ -338,6 +378,7 @@ impl Parts<'_> {
             past,
             manifest: Mutex::new(manifest),
             next_table_id: next_table_id.into(),
+            archiving: Mutex::default(),
             flushing: Mutex::default(),
             merging: Mutex::default(),
             merge_signal: Signal::default(),
@@ -345,6 +386,10 @@ impl Parts<'_> {
             litter_wanted: true.into(),
             prune_failure: Mutex::default(),
             given_up: Mutex::default(),
+            pending: Mutex::default(),
+            archive_failure: Mutex::default(),
+            archive_signal: Signal::default(),
+            relief: Relief::default(),
             standby_signal,
             watch_signal: Signal::default(),
             counters: Counters::default(),
@@ -460,13 +505,18 @@ impl Replay {
 }
 
 /// Removes files that a crash left behind before a superblock named them, or after it no longer did.
-fn remove_litter(disk: &dyn Disk, path: &Path, history_dir: &Path, manifest: &Manifest) -> Result<()> {
+fn remove_litter(disk: &dyn Disk, path: &Path, manifest: &Manifest) -> Result<()> {
     let runs_dir = runs_dir(path);
     for name in list(disk, &runs_dir)? {
         if !manifest.runs.iter().any(|run| file_name(run.id) == name) {
             remove(disk, &runs_dir.join(name))?;
         }
     }
+    Ok(())
+}
+
+/// The same with history runs: of those a superblock names only the one in the making.
+fn remove_run_litter(disk: &dyn Disk, history_dir: &Path, manifest: &Manifest) -> Result<()> {
     for name in list(disk, history_dir)? {
         let unfinished = |id| id >= manifest.next_run_id || id == manifest.unfinished_history_run;
         if run::file_id(&name).is_some_and(unfinished) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Db;
+use crate::archive::SEGMENT_BYTES_MAX;
 use crate::error::{Error, Result};
 use crate::history::retention::Retention;
 use crate::io::{Disk, RealDisk};
@@ -23,6 +24,8 @@ pub struct Options {
     pub(super) log_segment_bytes: u64,
     pub(super) mapped_log: bool,
     pub(super) history_dir: Option<PathBuf>,
+    pub(super) archive_segment_bytes: u64,
+    pub(super) archive_bytes_per_second: u64,
     pub(super) background: bool,
     pub(super) limits: Limits,
     pub(super) retention: Option<Retention>,
@@ -39,6 +42,8 @@ impl Default for Options {
             log_segment_bytes: SEGMENT_BYTES,
             mapped_log: true,
             history_dir: None,
+            archive_segment_bytes: 256 << 20,
+            archive_bytes_per_second: 64 << 20,
             background: true,
             limits: Limits::default(),
             retention: None,
@@ -111,11 +116,31 @@ impl Options {
         self
     }
 
-    /// Where history runs go, in a directory of each database's own; it may be on another disk, and several
-    /// databases may share it. The same directory has to be given each time. Default: `history` in the
-    /// database directory.
+    /// Splits the past from the present: history runs, and pages that only the past needs, go to a directory of the
+    /// database's own in this one. It may be on another disk, and several databases may share it. Then the file of
+    /// the present does not grow because snapshots are kept or held.
+    ///
+    /// The path is remembered (up to 400 bytes): later openings need not name it. Who moves the directory names the
+    /// new place once. While it is missing, full or failing, reading what lies there gives
+    /// [`Error::HistoryUnavailable`] or `Error::Io`; the present goes on, and keeps in the database directory what
+    /// it cannot put there. Default: everything stays in the database directory.
     pub fn history_dir(mut self, directory: impl AsRef<Path>) -> Self {
         self.history_dir = Some(directory.as_ref().to_owned());
+        self
+    }
+
+    /// The size that the files of archived pages in the history directory grow to, from 64 KiB to 1 GiB. Default:
+    /// 256 MiB.
+    pub fn archive_segment_bytes(mut self, bytes: u64) -> Self {
+        self.archive_segment_bytes = bytes;
+        self
+    }
+
+    /// How many bytes of pages the background moves to the history directory in a second at most; 0 for no limit.
+    /// Neither [`Db::archive`] nor the moving of pages that are only kept for held snapshots is limited. Default: 64
+    /// MiB.
+    pub fn archive_bytes_per_second(mut self, bytes: u64) -> Self {
+        self.archive_bytes_per_second = bytes;
         self
     }
 
@@ -176,6 +201,7 @@ impl Options {
         let least = [
             ("memtable_bytes", self.memtable_bytes as u64, 64 << 10),
             ("log_segment_bytes", self.log_segment_bytes, 64 << 10),
+            ("archive_segment_bytes", self.archive_segment_bytes, 64 << 10),
         ];
         for (name, bytes, least) in least {
             if bytes < least {
@@ -183,6 +209,10 @@ impl Options {
                     reason: format!("{name} must be at least {least}, not {bytes}"),
                 });
             }
+        }
+        if self.archive_segment_bytes > SEGMENT_BYTES_MAX {
+            let reason = format!("archive_segment_bytes must be at most {SEGMENT_BYTES_MAX}");
+            return Err(Error::InvalidArgument { reason });
         }
         self.retention.as_ref().map_or(Ok(()), Retention::check)?;
         Db::open_with(disk, path.as_ref(), self)

@@ -13,16 +13,19 @@
 //! back on account of a deletion that a power cut undoes.
 
 use std::collections::HashSet;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use super::engine::{Engine, lock};
 use super::keep::{Newest, RunsUntilClosed, keep_needed};
-use crate::base::Updates;
+use crate::archive::{Archive, Change};
+use crate::base::{DeadPage, Updates};
 use crate::error::Result;
 use crate::history::Interval;
+use crate::history::past::Past;
 use crate::history::plan::Chain as OpenChain;
 use crate::history::prune::{Chain, Fate, Kept, plan};
-use crate::io::{list, remove, sync_dir};
+use crate::io::{exists, list, remove, sync_dir};
 use crate::run::{self, RunMeta, file_name};
 use crate::snapshot::rows;
 
@@ -39,6 +42,9 @@ struct Changes {
     rows: Vec<([u8; 8], Option<Vec<u8>>)>,
     next: usize,
     frames_given_up: u64,
+    /// The pages that only those frames had, by where they are.
+    pages_archived: Vec<DeadPage>,
+    pages_in_file: Vec<DeadPage>,
     runs_given_up: Vec<RunMeta>,
     runs_made: Vec<RunMeta>,
     /// Whether a chain was rewritten.
@@ -48,6 +54,11 @@ struct Changes {
 }
 
 impl Engine {
+    pub fn prune_is_wanted(&self) -> bool {
+        // Relaxed: as below.
+        self.prune_wanted.load(Ordering::Relaxed)
+    }
+
     /// Gives back what deleted snapshots kept, if any were deleted since the last time. Where the past cannot be
     /// read or its directory not be written, that is noted for [`Stats`](super::Stats), and tried again after the
     /// next deletion: it is no harm to the present.
@@ -65,6 +76,7 @@ impl Engine {
     }
 
     fn prune(&self) -> Result<()> {
+        let _archiving = lock(&self.archiving);
         let _merging = lock(&self.merging);
         let layers = self.present.layers();
         let now = self.present.snapshot();
@@ -101,12 +113,21 @@ impl Engine {
             let older = self.store.open_base(frame)?;
             let pages = self.store.pages_only_in(&older, &next)?;
             // What was born by then is the frame before's, too.
-            rebuild.release_kept(pages.into_iter().filter(|page| page.birth > kept_generation));
+            let pages = pages.into_iter().filter(|page| page.birth > kept_generation).collect();
+            let (archived, in_file) = self.part_given_up(pages)?;
+            changes.pages_archived.extend(archived);
+            changes.pages_in_file.extend(in_file);
             changes.frames_given_up += 1;
         }
         rebuild.apply(rows::HISTORY, &mut changes, usize::MAX)?;
-        let new_base = rebuild.finish(base.seq(), kept_generation, || {
+        let archive_change = self.take_out_of_archive(&changes.pages_archived)?;
+        rebuild.release_kept(changes.pages_in_file.iter().copied());
+        rebuild.give_up_archived(changes.pages_archived.iter().copied());
+        let published = rebuild.finish(base.seq(), kept_generation, || {
             let mut manifest = lock(&self.manifest);
+            if let Some((_, change)) = &archive_change {
+                manifest.archive = change.state.clone();
+            }
             manifest.pruned_seq = deleted_up_to;
             manifest.unfinished_history_run = 0;
             manifest.retained_bases -= changes.frames_given_up;
@@ -119,7 +140,18 @@ impl Engine {
                 manifest.chain = OpenChain::default();
             }
             manifest.encode()
-        })?;
+        });
+        let new_base = match (published, archive_change) {
+            (Ok(new_base), archive_change) => {
+                self.forget_pending(&changes.pages_in_file);
+                archive_change.into_iter().for_each(|(archive, change)| self.settle(archive, change));
+                new_base
+            }
+            (Err(error), archive_change) => {
+                archive_change.into_iter().for_each(|(archive, change)| self.take_back(archive, change));
+                return Err(error);
+            }
+        };
         self.superblock_written();
         self.present.publish(|layers| layers.with_merged(new_base, &[], 0));
         let ends: Vec<u64> = intervals.iter().map(|(end, _)| *end).collect();
@@ -129,6 +161,9 @@ impl Engine {
         self.remove_given_up()?;
         // A file that cannot be cut stays longer until the next time.
         let _ = self.store.shrink();
+        if let Some(archive) = self.store.archive() {
+            archive.sweep();
+        }
         if put_off {
             self.prune_wanted.store(true, Ordering::Relaxed);
         }
@@ -180,11 +215,11 @@ impl Engine {
         let intervals = self.past.intervals(&base)?;
         let named: HashSet<u64> =
             intervals.iter().filter_map(|(_, interval)| interval.run).map(|run| run.id).collect();
-        let ids: Vec<u64> = list(&*self.disk, &self.past.directory)?
-            .iter()
-            .filter_map(|name| run::file_id(name))
-            .filter(|id| !named.contains(id))
-            .collect();
+        let mut ids = Vec::new();
+        for directory in self.history_directories() {
+            let names = list(&*self.disk, directory)?;
+            ids.extend(names.iter().filter_map(|name| run::file_id(name)).filter(|id| !named.contains(id)));
+        }
         // Named by some older base perhaps, which another process read before this one was opened.
         self.give_up(base.generation().saturating_sub(1), ids.into_iter());
         self.remove_given_up()?;
@@ -216,21 +251,52 @@ impl Engine {
             return Ok(());
         }
         let oldest = look.terms.iter().map(|terms| terms.generation).min().unwrap_or(u64::MAX);
-        let directory = &self.past.directory;
         let mut failed = None;
         let before = given_up.len();
         given_up.retain(|GivenUp { generation, run }| {
             if *generation >= oldest || failed.is_some() {
                 return true;
             }
-            failed = remove(&*self.disk, &directory.join(file_name(*run))).err();
+            failed = self.remove_history_run(*run).err();
             failed.is_some()
         });
         match failed {
             Some(error) => Err(error),
-            None if given_up.len() < before => sync_dir(&*self.disk, directory),
+            None if given_up.len() < before => {
+                self.history_directories().try_for_each(|directory| sync_dir(&*self.disk, directory))
+            }
             None => Ok(()),
         }
+    }
+}
+
+impl Engine {
+    /// Removes the file of a history run, wherever it is.
+    fn remove_history_run(&self, id: u64) -> Result<()> {
+        for directory in self.history_directories() {
+            let path = directory.join(file_name(id));
+            if exists(&*self.disk, &path)? {
+                remove(&*self.disk, &path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where history runs may be.
+    fn history_directories(&self) -> impl Iterator<Item = &Path> {
+        let Past { directory, local, .. } = &*self.past;
+        let elsewhere = Some(local).filter(|local| *local != directory);
+        std::iter::once(directory).chain(elsewhere).map(|directory| &**directory)
+    }
+
+    /// Takes pages out of the page map, for the superblock that is to come. Open views find them still.
+    fn take_out_of_archive(&self, pages: &[DeadPage]) -> Result<Option<(&Archive, Change)>> {
+        let Some(archive) = self.store.archive().filter(|_| !pages.is_empty()) else { return Ok(None) };
+        let mut batch = archive.begin()?;
+        pages.iter().try_for_each(|page| batch.take_out(page.id()))?;
+        let change = batch.finish()?;
+        archive.publish(&change);
+        Ok(Some((archive, change)))
     }
 }
 

@@ -17,8 +17,8 @@ use crate::layer::Versions;
 use crate::limits::PAGE_BYTES;
 use crate::run::Run;
 
-/// What is kept of the past for a declared snapshot, in bytes: pages of the base that the present does not have, and
-/// the keys and values in history runs.
+/// What is kept of the past for a declared snapshot, in bytes: pages of the base that the present does not have (in a
+/// history directory they take less: this is before compression), and the keys and values in history runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SnapshotSize {

@@ -245,7 +245,10 @@ impl Engine {
         let base = self.present.layers().base.clone();
         let used = self.store.space_stats().used_bytes;
         let run_bytes = lock(&self.manifest).history_bytes;
-        let mut past_bytes = used.saturating_sub(self.base_bytes()) + run_bytes;
+        let archive = self.store.archive().map(|archive| archive.stats()).unwrap_or_default();
+        let mut past_bytes =
+            used.saturating_sub(self.base_bytes()) + run_bytes + archive.live_bytes + archive.map_bytes;
+        let archived_page_bytes = archive.live_bytes.checked_div(archive.pages).unwrap_or(0);
         let is_doomed = |info: &SnapshotInfo| doomed.binary_search_by_key(&info.id, |other| other.id).is_ok();
         let intervals = self.past.intervals(&base)?;
         let chains = plan(&intervals, &[]);
@@ -269,8 +272,10 @@ impl Engine {
                 let next = chains.get(index + 1).and_then(|next| next.intervals[0].1.key_frame);
                 let next = next.map_or(Ok(base.clone()), |next| self.store.open_base(&next))?;
                 let pages = self.store.pages_only_in(&*self.store.open_base(frame)?, &next)?;
-                let own = pages.iter().filter(|page| page.birth > kept_generation).count();
-                freed_bytes += (own * PAGE_BYTES) as u64;
+                let own = pages.into_iter().filter(|page| page.birth > kept_generation).collect();
+                let (archived, in_file) = self.part_given_up(own)?;
+                freed_bytes += in_file.len() as u64 * PAGE_BYTES as u64;
+                freed_bytes += archived.len() as u64 * archived_page_bytes;
             }
             past_bytes = past_bytes.saturating_sub(freed_bytes);
             further.extend(here.into_iter().filter(|info| !is_doomed(info)).cloned());

@@ -56,6 +56,18 @@ pub struct Stats {
     pub history_bytes: u64,
     /// Bases that are kept as key frames.
     pub retained_bases: u64,
+    /// Pages in the [history directory](super::Options::history_dir) that snapshots need.
+    pub archived_pages: u64,
+    /// The files that hold them.
+    pub archive_bytes: u64,
+    /// Of those, what is in use; the rest is given back once it is more than half of a file.
+    pub archive_live_bytes: u64,
+    /// The index to them.
+    pub page_map_bytes: u64,
+    /// Pages there that are needed only because a view is held; they go when it ends, or with the process.
+    pub archived_view_pages: u64,
+    /// What the history directory was last in the way of; nothing if all is well with it.
+    pub archive_failure: Option<String>,
     /// The log on disk, spare segments included.
     pub wal_bytes: u64,
     /// Memory of the cached pages and blocks.
@@ -72,7 +84,7 @@ pub struct Stats {
     pub other_readers: u64,
     /// Keys and values that were committed.
     pub application_bytes: u64,
-    /// Bytes written to files: log, runs, base and history together.
+    /// Bytes written to files: log, runs, base, history and archived pages together.
     pub written_bytes: u64,
     /// Commits that opening found in the log.
     pub recovered_commits: u64,
@@ -92,6 +104,8 @@ pub struct Stats {
 pub struct VerifyReport {
     /// Pages of the base, and of the retained ones.
     pub pages: u64,
+    /// Pages that the page map of the history directory leads to.
+    pub archived_pages: u64,
     /// Runs, and history runs.
     pub runs: u64,
     /// Records in both; one that several bases share counts once for each.
@@ -115,6 +129,7 @@ impl Db {
         let layers = now.layers()?;
         let manifest = lock(&engine.manifest).clone();
         let space = engine.store.space_stats();
+        let archive = engine.store.archive().map(|archive| archive.stats()).unwrap_or_default();
         let counters = &engine.counters;
         let standby = engine.backlog.standby_bytes();
         let mut memtables =
@@ -146,6 +161,12 @@ impl Db {
             history_runs: manifest.history_runs,
             history_bytes: manifest.history_bytes,
             retained_bases: manifest.retained_bases,
+            archived_pages: archive.pages,
+            archive_bytes: archive.segment_bytes,
+            archive_live_bytes: archive.live_bytes,
+            page_map_bytes: archive.map_bytes,
+            archived_view_pages: archive.view_pages,
+            archive_failure: engine.archive_trouble().map(|error| error.to_string()),
             wal_bytes,
             cache_bytes: engine.cache.used_bytes() as u64,
             cache_budget_bytes: engine.cache.budget_bytes() as u64,
@@ -159,7 +180,8 @@ impl Db {
             written_bytes: logged
                 + count(&counters.flushed_bytes)
                 + count(&counters.merged_bytes)
-                + count(&counters.history_bytes),
+                + count(&counters.history_bytes)
+                + count(&counters.archived_bytes),
             recovered_commits: engine.recovered_commits,
             prune_failure: lock(&engine.prune_failure).as_ref().map(Error::to_string),
             flushes: count(&counters.flushes),
@@ -197,6 +219,9 @@ impl Db {
             report.pages += verified.pages;
             report.records += verified.records;
             report.bases += 1;
+        }
+        if let Some(archive) = engine.store.archive() {
+            report.archived_pages = archive.verify()?;
         }
         for run in runs {
             report.records += run.verify()?.records;

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow, Range};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::base::{BaseVersion, PageStore};
 use crate::cache::Cache;
 use crate::error::{Error, Result, SnapshotDeletion};
 use crate::ids::{Seq, SnapshotId};
-use crate::io::Disk;
+use crate::io::{Disk, exists};
 use crate::layer::LayerCursor;
 use crate::run::{Run, RunMeta, file_name};
 use crate::snapshot::present::Present;
@@ -32,7 +32,10 @@ pub(super) const RETRY_AFTER: Duration = Duration::from_millis(1);
 
 pub(crate) struct Past {
     pub disk: Arc<dyn Disk>,
+    /// Where history runs go.
     pub directory: PathBuf,
+    /// Where those are that could not go there; often the same.
+    pub local: PathBuf,
     pub store: Arc<PageStore>,
     pub cache: Arc<Cache>,
     /// Most recently used last.
@@ -50,11 +53,11 @@ struct Opened {
 impl Past {
     pub fn new(
         disk: Arc<dyn Disk>,
-        directory: PathBuf,
+        (directory, local): (PathBuf, PathBuf),
         store: Arc<PageStore>,
         cache: Arc<Cache>,
     ) -> Arc<Past> {
-        Arc::new(Past { disk, directory, store, cache, open: Mutex::default() })
+        Arc::new(Past { disk, directory, local, store, cache, open: Mutex::default() })
     }
 
     /// A view as of a declared snapshot.
@@ -158,9 +161,21 @@ impl Past {
         Ok(intervals)
     }
 
-    /// Opens a history run.
+    /// Opens a history run, wherever it is.
     pub fn open_run(&self, meta: &RunMeta, hash_seed: u64) -> Result<Arc<Run>> {
-        Run::open(&*self.disk, &self.directory.join(file_name(meta.id)), meta, hash_seed, &self.cache)
+        let open = |directory: &Path| {
+            Run::open(&*self.disk, &directory.join(file_name(meta.id)), meta, hash_seed, &self.cache)
+        };
+        if self.directory != self.local && exists(&*self.disk, &self.local.join(file_name(meta.id)))? {
+            // It may be moved just now; then it is in the other place already.
+            if let Ok(run) = open(&self.local) {
+                return Ok(run);
+            }
+        }
+        open(&self.directory).map_err(|error| {
+            let absence = self.store.archive().and_then(|archive| archive.explain_absence());
+            absence.unwrap_or(error)
+        })
     }
 
     /// The layers through which a merged sequence number is read, with their version.

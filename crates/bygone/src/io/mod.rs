@@ -61,6 +61,11 @@ pub trait Disk: Send + Sync + Debug {
     fn remove(&self, path: &Path) -> std::io::Result<()>;
     /// Makes durable which names there are in a directory.
     fn sync_dir(&self, dir: &Path) -> std::io::Result<()>;
+    /// The path from the root, of one that is given from the working directory. A disk without such a directory gives
+    /// it back as it is.
+    fn absolute(&self, path: &Path) -> std::io::Result<PathBuf> {
+        Ok(path.to_owned())
+    }
     /// Takes the lock file at `path`: exclusively, or shared with other readers.
     fn lock(&self, path: &Path, exclusive: bool) -> std::io::Result<LockOutcome>;
 }
@@ -103,6 +108,32 @@ pub(crate) fn remove(disk: &dyn Disk, path: &Path) -> Result<()> {
 /// [`Disk::sync_dir`], with the path in its error.
 pub(crate) fn sync_dir(disk: &dyn Disk, directory: &Path) -> Result<()> {
     disk.sync_dir(directory).map_err(|e| Error::io(directory, "sync", e))
+}
+
+/// Makes a directory and those above it, as far as they are missing, and their names durable: without its
+/// name everything in it is lost.
+pub(crate) fn make_dir(disk: &dyn Disk, directory: &Path) -> Result<()> {
+    let mut missing = Vec::new();
+    for ancestor in directory.ancestors().take_while(|ancestor| *ancestor != Path::new("")) {
+        if exists(disk, ancestor)? {
+            break;
+        }
+        missing.push(ancestor);
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    disk.create_dir_all(directory).map_err(|e| Error::io(directory, "create", e))?;
+    missing.into_iter().rev().try_for_each(|made| sync_parent(disk, made))
+}
+
+/// Makes the name of a file or directory durable.
+pub(crate) fn sync_parent(disk: &dyn Disk, path: &Path) -> Result<()> {
+    match path.parent() {
+        None => Ok(()),
+        Some(parent) if parent == Path::new("") => sync_dir(disk, Path::new(".")),
+        Some(parent) => sync_dir(disk, parent),
+    }
 }
 
 /// An open file that knows its path: what the engine's modules hold.

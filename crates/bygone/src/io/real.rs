@@ -8,7 +8,7 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Error, ErrorKind, Result};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{Disk, DiskFile, LockOutcome, Mapping, OpenMode};
@@ -69,6 +69,10 @@ impl Disk for RealDisk {
 
     fn sync_dir(&self, dir: &Path) -> Result<()> {
         File::open(dir)?.sync_all()
+    }
+
+    fn absolute(&self, path: &Path) -> Result<PathBuf> {
+        std::path::absolute(path)
     }
 
     fn lock(&self, path: &Path, exclusive: bool) -> Result<LockOutcome> {

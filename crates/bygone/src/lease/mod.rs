@@ -215,6 +215,13 @@ pub(crate) struct Look {
     pub unread: Option<PathBuf>,
 }
 
+impl Look {
+    /// Whether anybody reads, as far as one can know.
+    pub fn is_any(&self) -> bool {
+        !self.terms.is_empty() || self.unread.is_some()
+    }
+}
+
 enum Reading {
     Terms(Terms),
     /// Begun, but its reader has not stated anything yet, and so relies on nothing yet.

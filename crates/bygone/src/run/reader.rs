@@ -71,6 +71,10 @@ impl Run {
         Ok(Arc::new(Run { file, meta: *meta, footer, hash_seed, index, filter, frames }))
     }
 
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+
     pub fn meta(&self) -> &RunMeta {
         &self.meta
     }

@@ -5,22 +5,22 @@
 
 use std::sync::Arc;
 
-use bygone::Error;
 use bygone::io::SimDisk;
+use bygone::{Error, Options};
 
 use crate::support::workload::work;
-use crate::support::{Model, PATH, Random, check, check_open, full, open, options, points};
+use crate::support::{Model, PATH, Random, check, check_open, full, open, options, points, split_options};
 
 const STEPS: u64 = 130;
 
 /// A workload from an empty disk, cut at its `crash_at`-th operation. Answers whether it came to its end.
-fn run(seed: u64, crash_at: Option<u64>, background: bool) -> (SimDisk, Model, bool) {
+fn run(seed: u64, crash_at: Option<u64>, options: &Options) -> (SimDisk, Model, bool) {
     let disk = SimDisk::new();
     if let Some(n) = crash_at {
         disk.crash_at(n);
     }
     let mut model = Model::new();
-    let done = options().background(background).open_on(Arc::new(disk.clone()), PATH).and_then(|db| {
+    let done = options.clone().open_on(Arc::new(disk.clone()), PATH).and_then(|db| {
         work(&db, &mut model, &mut Random(seed), STEPS)?;
         drop(db);
         Ok(())
@@ -63,8 +63,8 @@ fn check_image(image: &SimDisk, model: &Model, seed: u64, context: &str) {
     check(&whole, &model, &format!("{context}, closed"));
 }
 
-fn sweep(workload: u64, cuts: u64, images: u64) {
-    let (whole, model, _) = run(workload, None, false);
+fn sweep(workload: u64, cuts: u64, images: u64, options: &Options) {
+    let (whole, model, _) = run(workload, None, options);
     let operations = whole.operations();
     let (db, _) = check(&whole.crash_image(0), &model, &format!("workload {workload}, not cut"));
     let stats = db.stats().unwrap();
@@ -73,7 +73,7 @@ fn sweep(workload: u64, cuts: u64, images: u64) {
     let mut random = Random(workload);
     println!("workload {workload}: {operations} operations, {} commits", model.last_seq());
     for n in points(operations, cuts, &mut random) {
-        let (disk, model, _) = run(workload, Some(n), false);
+        let (disk, model, _) = run(workload, Some(n), options);
         let first = random.next();
         for image in 0..images {
             // All lost, all kept, and mixtures.
@@ -87,19 +87,35 @@ fn sweep(workload: u64, cuts: u64, images: u64) {
 #[test]
 fn a_cut_at_any_operation_keeps_what_was_promised() {
     for workload in 1..=3 {
-        sweep(workload, 60, 4);
+        sweep(workload, 60, 4, &options());
+    }
+}
+
+#[test]
+fn a_cut_at_any_operation_keeps_the_past_that_is_elsewhere() {
+    // Some workloads delete everything in the end.
+    let keeps_something = |workload: &u64| {
+        let (disk, model, _) = run(*workload, None, &split_options());
+        let (db, _) = check(&disk.crash_image(1), &model, &format!("workload {workload}, not cut"));
+        let stats = db.stats().unwrap();
+        assert!(stats.archive_failure.is_none(), "{stats:?}");
+        stats.archived_pages > 20 && stats.history_runs > 0
+    };
+    for workload in (21..).filter(keeps_something).take(3) {
+        sweep(workload, 60, 4, &split_options());
     }
 }
 
 /// The operations come in another order each time, so the cuts are a sample.
 #[test]
 fn a_cut_with_background_threads_keeps_what_was_promised() {
-    for workload in 10..12 {
-        let (whole, _, _) = run(workload, None, true);
+    for (workload, options) in [(10, options()), (11, options()), (12, split_options())] {
+        let options = options.background(true);
+        let (whole, _, _) = run(workload, None, &options);
         let mut random = Random(workload);
         let cuts = if full() { whole.operations() } else { 40 };
         for n in points(whole.operations(), cuts, &mut random) {
-            let (disk, model, _) = run(workload, Some(n), true);
+            let (disk, model, _) = run(workload, Some(n), &options);
             for seed in [0, 1, random.next()] {
                 let context = format!("workload {workload} with threads cut at {n} image {seed}");
                 check_image(&disk.crash_image(seed), &model, seed ^ n, &context);

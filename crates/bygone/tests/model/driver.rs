@@ -4,7 +4,7 @@
 //! is compared with the model's. May call: the engine.
 
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -13,13 +13,8 @@ use bygone::{Db, Durability, Error, Options, Range, Retention, Snapshot, Snapsho
 
 use crate::compare::{WAYS, Way, same, same_record};
 use crate::model::{Declared, Handle, Meaning, Model, Pending, State};
+use crate::place::{Place, open};
 use crate::random::{Random, borrowed, contains};
-
-/// Where the database lives.
-pub enum Place {
-    Real(tempfile::TempDir),
-    Sim(SimDisk),
-}
 
 /// A transaction of the engine and its image in the model.
 pub struct Open {
@@ -37,6 +32,9 @@ pub struct Driver {
     pub random: Random,
     pub place: Place,
     background: bool,
+    /// Whether there is a history directory, and how often it was moved.
+    split: bool,
+    moves: u64,
     /// How many exports there were.
     pub copies: u64,
     pub db: Db,
@@ -50,30 +48,18 @@ pub struct Driver {
 
 const TABLE_NAMES: [&str; 4] = ["accounts", "a", "zebra", "äußerst"];
 
-fn open(place: &Place, background: bool) -> Db {
-    let options = Options::new()
-        .memtable_bytes(64 << 10)
-        .log_segment_bytes(64 << 10)
-        .cache_bytes(1 << 20)
-        .durability(Durability::Buffered)
-        .background(background);
-    match place {
-        Place::Real(directory) => options.open(directory.path()),
-        Place::Sim(disk) => options.open_on(Arc::new(disk.clone()), PathBuf::from("/db")),
-    }
-    .unwrap()
-}
-
 impl Driver {
-    pub fn new(seed: u64, place: Place, background: bool) -> Driver {
+    pub fn new(seed: u64, place: Place, background: bool, split: bool) -> Driver {
         if let Place::Sim(disk) = &place {
             bygone::io::Disk::create_dir_all(disk, Path::new("/db")).unwrap();
         }
         Driver {
             random: Random::new(seed),
-            db: open(&place, background),
+            db: open(&place, background, split.then_some(0)),
             place,
             background,
+            split,
+            moves: 0,
             copies: 0,
             model: Model::default(),
             handles: Vec::new(),
@@ -107,7 +93,8 @@ impl Driver {
             930..941 => self.open_table(),
             941..946 => self.drop_table(),
             946..958 => self.db.flush().unwrap(),
-            958..970 => self.db.merge().unwrap(),
+            958..967 => self.db.merge().unwrap(),
+            967..970 => self.db.archive().unwrap(),
             970..978 => self.take_old_handle(),
             978..984 => self.look_at_the_list(),
             984..989 => self.check_figures(),
@@ -537,14 +524,19 @@ impl Driver {
         {
             // What is held of the old session goes on reading the old disk.
             *disk = disk.killed_image();
-            self.db = open(&self.place, self.background);
+            self.db = open(&self.place, self.background, None);
         } else {
             // Held snapshots keep the database's lock.
             self.held.clear();
             self.ranges.clear();
             let closed = Options::new().open_on(Arc::new(SimDisk::new()), "/none").unwrap();
             self.db = closed;
-            self.db = open(&self.place, self.background);
+            let moved = self.split && self.random.percent(50) && self.place.has_history(self.moves);
+            if moved {
+                self.place.move_history(self.moves);
+                self.moves += 1;
+            }
+            self.db = open(&self.place, self.background, moved.then_some(self.moves));
         }
         self.check_all();
         self.look_at_the_list();

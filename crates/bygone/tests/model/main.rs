@@ -9,6 +9,7 @@ mod compare;
 mod driver;
 mod model;
 mod past;
+mod place;
 mod random;
 mod transactions;
 
@@ -16,7 +17,8 @@ use std::sync::Arc;
 
 use bygone::io::SimDisk;
 use compare::{WAYS, same};
-use driver::{Driver, Place};
+use driver::Driver;
+use place::Place;
 
 const STEPS: u64 = 3000;
 
@@ -43,6 +45,16 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 fn run(test: &'static str, background: bool, seeds: std::ops::Range<u64>, place: fn() -> Place) {
+    run_as(test, background, false, seeds, place);
+}
+
+fn run_as(
+    test: &'static str,
+    background: bool,
+    split: bool,
+    seeds: std::ops::Range<u64>,
+    place: fn() -> Place,
+) {
     let seeds = match (number("BYGONE_SEED"), number("BYGONE_SEEDS")) {
         (Some(seed), _) => seed..seed + 1,
         (None, Some(count)) => 1_000_000..1_000_000 + count,
@@ -51,7 +63,7 @@ fn run(test: &'static str, background: bool, seeds: std::ops::Range<u64>, place:
     let steps = number("BYGONE_STEPS").unwrap_or(STEPS);
     for seed in seeds {
         let mut repeat = Repeat { test, seed, step: 0 };
-        let mut driver = Driver::new(seed, place(), background);
+        let mut driver = Driver::new(seed, place(), background, split);
         for step in 0..steps {
             repeat.step = step;
             driver.step();
@@ -80,6 +92,21 @@ fn simulated_disk_with_threads() {
 }
 
 #[test]
+fn split_without_threads() {
+    run_as("split_without_threads", false, true, 500..503, simulated);
+}
+
+#[test]
+fn split_with_threads() {
+    run_as("split_with_threads", true, true, 600..602, simulated);
+}
+
+#[test]
+fn split_on_the_real_disk() {
+    run_as("split_on_the_real_disk", true, true, 700..701, real);
+}
+
+#[test]
 fn real_disk_without_threads() {
     run("real_disk_without_threads", false, 300..302, real);
 }
@@ -93,7 +120,7 @@ fn real_disk_with_threads() {
 /// whichever way it is read.
 #[test]
 fn one_wrong_record_in_one_old_snapshot_is_noticed() {
-    let mut driver = Driver::new(1, simulated(), false);
+    let mut driver = Driver::new(1, simulated(), false, false);
     for _ in 0..800 {
         driver.step();
     }

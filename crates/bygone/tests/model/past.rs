@@ -10,8 +10,9 @@ use std::sync::Arc;
 use bygone::{Change, Db, Error, Options, Result, Snapshot, Value};
 
 use crate::compare::{WAYS, same};
-use crate::driver::{Driver, Place};
+use crate::driver::Driver;
 use crate::model::{Meaning, Rows, State};
+use crate::place::Place;
 use crate::random::{Random, borrowed, contains};
 
 /// Takes everything from both ends, in turns that the seed decides.

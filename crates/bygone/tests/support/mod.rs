@@ -21,6 +21,9 @@ use bygone::{Db, Durability, Error, Options, Result, Snapshot};
 /// Where the simulated databases live.
 pub const PATH: &str = "db";
 
+/// Where the history directory of those is that have one.
+pub const HISTORY: &str = "elsewhere/past";
+
 /// SplitMix64 (Steele, Lea, Flood, 2014).
 #[derive(Clone)]
 pub struct Random(pub u64);
@@ -159,6 +162,12 @@ pub fn options() -> Options {
     Options::new().memtable_bytes(64 << 10).log_segment_bytes(64 << 10).cache_bytes(1 << 20).background(false)
 }
 
+/// The same with the past split from the present.
+pub fn split_options() -> Options {
+    options().history_dir(HISTORY).archive_segment_bytes(64 << 10)
+}
+
+/// Opens as it was left: a history directory is remembered.
 pub fn open(disk: &SimDisk) -> Result<Db> {
     options().open_on(Arc::new(disk.clone()), PATH)
 }
