@@ -7,6 +7,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod beside;
 mod damage;
 mod place;
 mod readers;
