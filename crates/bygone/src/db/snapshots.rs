@@ -130,8 +130,6 @@ impl Db {
         let engine = self.engine();
         engine.writer()?;
         engine.guarded(Engine::prune_if_wanted)?;
-        // The background may be at it.
-        drop(lock(&engine.merging));
         lock(&engine.prune_failure).clone().map_or(Ok(()), Err)
     }
 }
