@@ -54,7 +54,7 @@ pub struct History {
 }
 
 pub fn diff(args: &Diff, out: &mut Output) -> Result<()> {
-    let db = open::existing(&args.db)?;
+    let db = open::reading(&args.db)?;
     let (a, b) = (past::view(&db, &args.a)?, past::view(&db, &args.b)?);
     let mut left = args.limit.unwrap_or(u64::MAX);
     for (name, table) in tables(args, &a, &b)? {
@@ -129,7 +129,7 @@ fn line(sign: char, fields: &[Vec<u8>], out: &mut Output) -> Result<()> {
 
 pub fn history(args: &History, out: &mut Output) -> Result<()> {
     let key = args.form.bytes(&args.key)?;
-    let db = open::existing(&args.db)?;
+    let db = open::reading(&args.db)?;
     let table = find_table(&db, &args.table)?;
     let mut history = db.history(&table, &key)?;
     let limit = args.limit.unwrap_or(u64::MAX);

@@ -76,6 +76,9 @@ impl From<Error> for Failure {
             | Error::SnapshotHeld { .. }
             | Error::NameTaken { .. }
             | Error::TableNotFound { .. } => Failure::No(error.to_string()),
+            Error::Locked { .. } => {
+                Failure::System(format!("{error}; beside it a database can be read, but not written"))
+            }
             Error::NotFound { .. }
             | Error::NotEmpty { .. }
             | Error::TooLarge { .. }

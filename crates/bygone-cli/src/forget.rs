@@ -106,7 +106,7 @@ fn age(text: &str) -> Result<std::time::Duration> {
 
 pub fn forget(args: &Forget, out: &mut Output) -> Result<()> {
     let policy = args.policy.retention()?;
-    let db = open::existing(&args.db)?;
+    let db = if args.dry_run { open::reading(&args.db) } else { open::existing(&args.db) }?;
     let deleted = match (&args.snapshots[..], policy) {
         ([], None) => {
             return Err(Failure::usage(

@@ -69,7 +69,7 @@ fn figures(stats: &Stats) -> Vec<Figure> {
 }
 
 pub fn stats(args: &Health, out: &mut Output) -> Result<()> {
-    let stats = open::existing(&args.db)?.stats()?;
+    let stats = open::reading(&args.db)?.stats()?;
     let figures = figures(&stats);
     if out.is_json() {
         let mut object: Map<_, _> =
@@ -120,7 +120,7 @@ fn held_json(held: &HeldSnapshot) -> Value {
 
 pub fn verify(args: &Health, out: &mut Output) -> Result<()> {
     let spinner = progress::spinner("reading everything");
-    let report = open::existing(&args.db).and_then(|db| Ok(db.verify()?));
+    let report = open::checking(&args.db).and_then(|db| Ok(db.verify()?));
     spinner.finish_and_clear();
     match report {
         Ok(report) if out.is_json() => out.json(&json!({

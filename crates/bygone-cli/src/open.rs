@@ -1,7 +1,7 @@
 //! Opening the database that a command names.
 //!
-//! Owns: the difference between commands that may make a database and those that may not. Promises: reading
-//! never creates anything. May call: `failure`.
+//! Owns: the difference between commands that may make a database, those that write, and those that only read.
+//! Promises: reading never creates a database, and works beside a process that writes. May call: `failure`.
 
 use std::path::Path;
 
@@ -9,21 +9,42 @@ use bygone::{Db, Error, Options};
 
 use crate::failure::{Failure, Result};
 
-/// Opens a database that must exist.
+/// Opens a database that must exist, to write.
 pub fn existing(path: &Path) -> Result<Db> {
-    let missing = || {
-        Failure::usage(format!(
-            "there is no database at {}; `bygone put` and `bygone import` make one",
-            path.display()
-        ))
-    };
+    open(path, Options::new().create(false))
+}
+
+/// Opens a database that must exist, to read it, whether another process has it open or not.
+pub fn reading(path: &Path) -> Result<Db> {
+    open(path, Options::new().read_only(true))
+}
+
+/// Opens a database that must exist, to check it: as its owner, who knows which pages are free, or, if there is one
+/// already, beside it.
+pub fn checking(path: &Path) -> Result<Db> {
     if !path.is_dir() {
-        return Err(missing());
+        return Err(missing(path));
     }
     match Options::new().create(false).open(path) {
-        Err(Error::NotFound { .. }) => Err(missing()),
+        Err(Error::Locked { .. }) => reading(path),
+        Err(Error::NotFound { .. }) => Err(missing(path)),
         opened => Ok(opened?),
     }
+}
+
+fn open(path: &Path, options: Options) -> Result<Db> {
+    if !path.is_dir() {
+        return Err(missing(path));
+    }
+    match options.open(path) {
+        Err(Error::NotFound { .. }) => Err(missing(path)),
+        opened => Ok(opened?),
+    }
+}
+
+fn missing(path: &Path) -> Failure {
+    let path = path.display();
+    Failure::usage(format!("there is no database at {path}; `bygone put` and `bygone import` make one"))
 }
 
 /// Opens a database, and makes it if there is none.

@@ -144,7 +144,7 @@ fn read_stdin() -> Result<Vec<u8>> {
 
 pub fn get(args: &Get, out: &mut Output) -> Result<()> {
     let key = args.form.bytes(&args.key)?;
-    let db = open::existing(&args.db)?;
+    let db = open::reading(&args.db)?;
     let view = args.as_of.view(&db)?;
     let table = view.table(&args.table)?;
     let Some(value) = view.get(&table, &key)? else {
@@ -199,7 +199,7 @@ pub fn scan(args: &Scan, out: &mut Output) -> Result<()> {
         to.as_deref().map_or(Bound::Unbounded, Bound::Excluded),
     );
 
-    let db = open::existing(&args.db)?;
+    let db = open::reading(&args.db)?;
     let view = args.as_of.view(&db)?;
     let table = view.table(&args.table)?;
     let mut range = view.range(&table, bounds)?;

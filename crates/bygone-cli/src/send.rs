@@ -50,7 +50,7 @@ pub fn send(args: &Send) -> Result<()> {
     if stdout().is_terminal() {
         return Err(Failure::usage("a stream is no text: send it into a file or a pipe"));
     }
-    let db = open::existing(&args.db)?;
+    let db = open::reading(&args.db)?;
     let to = past::find(&db, &args.snapshot)?;
     let from = args.from.as_ref().map(|from| past::find(&db, from)).transpose()?;
     let from = from.as_ref().map(Into::into);

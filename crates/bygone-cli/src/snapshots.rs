@@ -51,7 +51,7 @@ pub fn declare(args: &Declare, out: &mut Output) -> Result<()> {
 }
 
 pub fn list(args: &List, out: &mut Output) -> Result<()> {
-    let db = open::existing(&args.db)?;
+    let db = open::reading(&args.db)?;
     if args.sizes {
         return list_sizes(&db, out);
     }

@@ -67,9 +67,10 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
-    /// Another process has the database open; its process id, where the lock file names it.
+    /// Another process has the database open for writing, or reads it in a way that does not allow anybody to write
+    /// (see `Options::read_only`); its process id, where the lock file names it.
     Locked {
-        /// The lock file.
+        /// The lock file, or the lease of a process that reads.
         path: PathBuf,
         /// The process id.
         owner: Option<u32>,

@@ -1,6 +1,7 @@
 //! The numbers that users see: of commits, of declared snapshots, and of the parts of a stream.
 
 use std::fmt;
+use std::hash::{BuildHasher, Hasher};
 use std::str::FromStr;
 
 use crate::error::Error;
@@ -13,6 +14,11 @@ pub struct Seq(pub(crate) u64);
 /// The number of a declared snapshot. Snapshots are numbered 1, 2, 3, … in commit order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SnapshotId(pub(crate) u64);
+
+/// A number nobody can guess: the standard library keys its hash maps with such.
+pub(crate) fn random() -> u64 {
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}
 
 macro_rules! number {
     ($name:ident) => {

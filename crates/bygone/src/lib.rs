@@ -44,6 +44,7 @@ mod ids;
 pub mod internals;
 pub mod io;
 mod layer;
+mod lease;
 pub mod limits;
 mod memtable;
 mod mutation;

@@ -24,3 +24,7 @@ pub const PAGE_BYTES: usize = 4096;
 
 /// How many runs may wait for a merge: what a superblock has room for.
 pub const RUNS_MAX: usize = 48;
+
+/// How many declared snapshots one process may read at one time beside the owner of the database: what a lease
+/// has room for.
+pub const LEASED_SNAPSHOTS_MAX: usize = 65_536;

@@ -25,7 +25,7 @@ const PANICS: [&str; 3] = [".unwrap()", ".lock().expect(", ".write().expect("];
 /// The modules of the engine from the bottom to the top, in groups. A module may call those of the groups
 /// below its own; modules of one group never call each other, but for those in the first, which are words
 /// rather than parts.
-const GROUPS: [&[&str]; 12] = [
+const GROUPS: [&[&str]; 13] = [
     &[
         "limits", "error", "ids", "value", "codec", "layer", "sync", "health", "hint", "signal", "utc",
         "mutation",
@@ -33,6 +33,7 @@ const GROUPS: [&[&str]; 12] = [
     &["registry"],
     &["cache"],
     &["io"],
+    &["lease"],
     &["wal", "memtable", "run", "stream"],
     &["archive"],
     &["base"],

@@ -54,7 +54,7 @@ pub fn export(args: &Export, out: &mut Output) -> Result<()> {
 }
 
 fn export_database(args: &Export, directory: &Path, out: &mut Output) -> Result<()> {
-    let db = open::existing(&args.db)?;
+    let db = open::reading(&args.db)?;
     let info = args.as_of.info(&db)?;
     match &info {
         Some(info) => db.export(info, directory)?,
@@ -71,7 +71,7 @@ fn export_database(args: &Export, directory: &Path, out: &mut Output) -> Result<
 fn export_table(args: &Export, table: &str, out: &mut Output) -> Result<()> {
     let file = named_file(args.file.as_deref());
     let format = format_of(args.format, file, Some(Format::Jsonl))?;
-    let db = open::existing(&args.db)?;
+    let db = open::reading(&args.db)?;
     let view = args.as_of.view(&db)?;
     let table = view.table(table)?;
     let source = Source { view, table, bar: progress::count("records") };

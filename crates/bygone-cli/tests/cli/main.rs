@@ -3,6 +3,7 @@
 //! Owns: the helpers to run it in a directory of its own. Promises: each test is independent of the others.
 //! May call: nothing of the engine, only the command.
 
+mod beside;
 mod compare;
 mod demo;
 mod errors;

@@ -82,6 +82,8 @@ pub(crate) struct Archive {
     /// Segments that no account names: they go when nothing in the overlay leads to them.
     retired: Mutex<Vec<u64>>,
     files: Mutex<HashMap<u64, File>>,
+    /// Other processes read, perhaps by an older page map: no segment goes.
+    others_read: AtomicBool,
 }
 
 /// What readers see.
@@ -133,6 +135,7 @@ impl Archive {
             transient: Mutex::default(),
             retired: Mutex::default(),
             files: Mutex::default(),
+            others_read: AtomicBool::new(false),
         };
         if let Err(error) = archive.open_map() {
             archive.view_mut().missing = Some(error);
@@ -212,6 +215,25 @@ impl Archive {
         self.view_mut().state.complete_to = generation;
     }
 
+    /// Notes whether other processes read. Told whenever a superblock was written: who begins to read later reads by
+    /// that one, or a later one.
+    pub fn note_readers(&self, others_read: bool) {
+        // Relaxed: who removes files does so on the thread that was told, or is told later and does not remove.
+        self.others_read.store(others_read, Ordering::Relaxed);
+    }
+
+    fn others_read(&self) -> bool {
+        self.others_read.load(Ordering::Relaxed)
+    }
+
+    /// Reads by the page map of another superblock from now on: for who only reads.
+    pub fn renew(&self, state: ArchiveState) {
+        self.view_mut().state = state;
+        if let Err(error) = self.open_map() {
+            self.view_mut().missing = Some(error);
+        }
+    }
+
     /// Notes where the history directory is, once it was found or made there.
     pub fn remember(&self, place: &str) {
         self.view_mut().state.place = place.to_owned();
@@ -248,9 +270,16 @@ impl Archive {
                 (_, Some(id)) => metas.iter().any(|meta| meta.id == id),
                 (None, None) => !name.ends_with(MOVING),
             };
-            if !named {
-                remove(disk, &directory.join(name))?;
+            if named {
+                continue;
             }
+            if self.others_read() {
+                // An older page map may name it. It stays until the next opening.
+                let id = segment::file_id(&name).or_else(|| map::file_id(&name)).unwrap_or(0);
+                self.next_id.fetch_max(id + 1, Ordering::Relaxed);
+                continue;
+            }
+            remove(disk, &directory.join(name))?;
         }
         // An id that is given again must not meet its file of before.
         sync_dir(disk, directory)?;
@@ -391,8 +420,11 @@ impl Archive {
         }
     }
 
-    /// Removes the files of segments that nothing leads to. A file that cannot be removed is tried again.
+    /// Removes the files of segments that nothing leads to, unless other processes read. A file that cannot be removed is tried again.
     pub fn sweep(&self) {
+        if self.others_read() {
+            return;
+        }
         let unneeded: Vec<u64> = {
             let mut transient = lock(&self.transient);
             let view = self.view();

@@ -109,6 +109,10 @@ impl PageStore {
     /// slots free; answers how many. If the archive cannot take them, they stay where they are.
     pub fn relieve(&self, limit: usize) -> Result<usize> {
         let Some(archive) = self.archive() else { return Ok(0) };
+        if self.is_leased() {
+            // What other processes read, they look for in its slot.
+            return Ok(0);
+        }
         self.collect();
         let taken = self.live().take_kept(limit);
         let mut copies: Vec<(DeadPage, Box<Page>)> = Vec::new();

@@ -4,7 +4,7 @@
 //! are free. Promises: a published base never changes while anything can reach it; a crash at any moment
 //! leaves the previous base or the next one, whole; no pointer ever leads silently to other content than it
 //! was made for; whatever the bytes in the file are, reading them gives the data or an error. May call: archive,
-//! `io`, `cache`, `layer`, `codec`, `limits`, `error`, `mutation`.
+//! `io`, `cache`, `lease`, `layer`, `codec`, `limits`, `error`, `mutation`.
 //!
 //! Pages have fixed slots of 4,096 bytes. A [`Rebuild`] applies sorted updates: it writes changed leaves and
 //! their ancestors to free slots, then publishes the new root in one of two alternating superblocks. A
@@ -17,6 +17,7 @@ mod diff;
 mod inner;
 mod keyed;
 mod leaf;
+mod leased;
 mod live;
 mod merge;
 mod overflow;
@@ -39,9 +40,10 @@ mod writer;
 mod tests;
 
 pub(crate) use diff::BaseDiff;
+pub(crate) use leased::Leased;
 pub(crate) use live::DeadPage;
 pub(crate) use pointer::BaseRoot;
 pub(crate) use rebuild::{Progress, Rebuild, Updates};
 pub(crate) use store::PageStore;
-pub(crate) use superblock::MANIFEST_BYTES_MAX;
+pub(crate) use superblock::{MANIFEST_BYTES_MAX, Superblock};
 pub(crate) use version::BaseVersion;

@@ -262,12 +262,17 @@ impl Rebuild {
         if store.archive().is_some() {
             store.newly_kept().append(&mut kept);
         }
+        store.look_at_leases(self.base.generation());
         let mut free = Dead::default();
         {
             let mut space = store.space();
             space.commit(plan);
             let mut live = store.live();
             live.enter(generation);
+            if store.is_leased() && !mutation::is_on(Mutation::ReuseBeforeDurable) {
+                // Other processes look for these pages in their slots: they know an older page map.
+                dead.append(&mut self.archived);
+            }
             let archived = std::mem::take(&mut self.given_up);
             live.bury(generation, Dead { in_file: dead, archived }, &mut free);
             live.collect(&mut free);

@@ -207,6 +207,22 @@ impl SpaceMap {
         }
     }
 
+    /// Takes this very slot; `false` if it is taken already.
+    pub fn take_free(&mut self, store: &PageStore, slot: u64) -> Result<bool> {
+        let (chunk, word, bit) = place(slot);
+        while self.chunks.len() <= chunk {
+            self.chunks.push(Chunk::empty());
+        }
+        let taken = &mut self.bits(store, chunk)?.taken[word];
+        if *taken & bit != 0 {
+            return Ok(false);
+        }
+        *taken |= bit;
+        self.chunks[chunk].taken += 1;
+        self.end = self.end.max(slot + 1);
+        Ok(true)
+    }
+
     /// Makes slots free that are still used: a breach, for `mutation`.
     #[cfg(feature = "mutations")]
     pub fn release_too_early(&mut self, store: &PageStore, slots: impl Iterator<Item = u64>) -> Result<()> {

@@ -4,7 +4,7 @@
 //! that is handed out is the one its pointer means; one rebuild at a time; after a failure that leaves open
 //! which superblock is on disk, nothing is written any more. May call: `io`, `cache`, archive.
 //!
-//! Locks are taken in the order: publish, space, live.
+//! Locks are taken in the order: publish, leased, space, live.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,6 +14,7 @@ use crate::archive::Archive;
 use crate::cache::{self, Cache, Frame, FrameTable, Guard, NewFrame};
 use crate::error::{Error, Result};
 use crate::io::{Disk, File, OpenMode};
+use crate::lease::{Lease, Leases};
 use crate::limits::PAGE_BYTES;
 
 use super::archived::Source;
@@ -39,7 +40,11 @@ pub(crate) struct PageStore {
     pub(super) space: Mutex<SpaceMap>,
     pub(super) live: Mutex<LiveGenerations>,
     /// Whether a generation's last version ended since somebody collected what it kept.
-    ended: AtomicBool,
+    pub(super) ended: AtomicBool,
+    /// What other processes read, if this one is the owner: see `leased`.
+    pub(super) leases: OnceLock<Arc<Leases>>,
+    /// The generations that are live on account of leases, each once.
+    pub(super) leased: Mutex<Vec<u64>>,
     pub(super) publish: Mutex<Publish>,
     pub(super) archive: OnceLock<Arc<Archive>>,
     /// Pages that key frames keep and that wait to be noticed by who archives; none if there is no archive.
@@ -52,6 +57,8 @@ pub(super) struct Publish {
     /// Why nothing may be written any more.
     pub poisoned: Option<Error>,
     pub rebuilding: bool,
+    /// What keeps the pages of this base, if another process may write.
+    pub lease: Option<Arc<Lease>>,
 }
 
 /// Figures for people, in bytes.
@@ -96,36 +103,32 @@ impl PageStore {
         Ok((store, base))
     }
 
-    /// Opens a file and finds its newest superblock. Reads no tree, and of the space map only the directory.
+    /// Opens a file to write it, and finds its newest superblock.
+    /// Reads no tree, and of the space map only the directory.
     pub fn open(
         disk: &Arc<dyn Disk>,
         path: &Path,
         cache: &Arc<Cache>,
-        read_only: bool,
     ) -> Result<(Arc<PageStore>, Superblock)> {
-        let mode = if read_only { OpenMode::Read } else { OpenMode::Write };
-        let file = File::open(&**disk, path, mode)?;
+        let file = File::open(&**disk, path, OpenMode::Write)?;
         let superblock = Superblock::read(&file)?;
         let len = file.len()?;
+        let mut store = Self::new(file, cache, false, superblock.clone());
         if len < superblock.slots * PAGE_BYTES as u64 {
-            return Err(Error::corruption(path, len, format!("{} pages are missing", superblock.slots)));
+            return Err(store.too_short(len, superblock.slots));
         }
-        let mut store = Self::new(file, cache, read_only, superblock.clone());
         // What a cut left behind the last used slot goes when the next base is published.
         store.count_slots(len / PAGE_BYTES as u64);
-        if !read_only {
-            // After a sync that failed, or a process that was killed, the system may show a superblock that is not
-            // on the disk, and that a mere sync would not bring there. From now on the log, and what is free, go
-            // by it. The same bytes in the same place: a cut in this write tears nothing.
-            superblock.write(&store.file)?;
-            // Only who writes needs to know what is free.
-            let space = SpaceMap::load(&store, &superblock)?;
-            store.space = Mutex::new(space);
-        }
+        // After a sync that failed, or a process that was killed, the system may show a superblock that is not on the
+        // disk, and that a mere sync would not bring there. From now on the log, and what is free, go by it. The same
+        // bytes in the same place: a cut in this write tears nothing.
+        superblock.write(&store.file)?;
+        let space = SpaceMap::load(&store, &superblock)?;
+        store.space = Mutex::new(space);
         Ok((Arc::new(store), superblock))
     }
 
-    fn new(file: File, cache: &Arc<Cache>, read_only: bool, superblock: Superblock) -> PageStore {
+    pub(super) fn new(file: File, cache: &Arc<Cache>, read_only: bool, superblock: Superblock) -> PageStore {
         PageStore {
             file,
             frames: FrameTable::new(cache),
@@ -135,7 +138,9 @@ impl PageStore {
             space: Mutex::new(SpaceMap::new()),
             live: Mutex::default(),
             ended: AtomicBool::new(false),
-            publish: Mutex::new(Publish { superblock, poisoned: None, rebuilding: false }),
+            leases: OnceLock::new(),
+            leased: Mutex::default(),
+            publish: Mutex::new(Publish { superblock, poisoned: None, rebuilding: false, lease: None }),
             archive: OnceLock::new(),
             newly_kept: Mutex::default(),
         }
@@ -143,7 +148,7 @@ impl PageStore {
 
     /// Opens the published base or one that is retained; loads its catalogue.
     pub fn open_base(self: &Arc<Self>, root: &BaseRoot) -> Result<Arc<BaseVersion>> {
-        let known = {
+        let lease = {
             let publish = self.publish();
             let mut live = self.live();
             let current = publish.superblock.root.generation;
@@ -151,19 +156,14 @@ impl PageStore {
             let known = root.generation == current
                 || root.generation <= publish.superblock.newest_retained
                 || live.is_live(root.generation);
-            if known {
-                live.enter(root.generation);
+            if !known {
+                let reason = format!("generation {} of the base is not kept", root.generation);
+                return Err(Error::InvalidArgument { reason });
             }
-            known
+            live.enter(root.generation);
+            publish.lease.clone()
         };
-        if !known {
-            let reason = format!("generation {} of the base is not kept", root.generation);
-            return Err(Error::InvalidArgument { reason });
-        }
-        // From here on the version's end undoes `enter`.
-        let mut base = BaseVersion::entered(self.clone(), *root);
-        base.load_catalogue()?;
-        Ok(Arc::new(base))
+        BaseVersion::open(self.clone(), *root, lease)
     }
 
     /// The generation of the published base.
@@ -376,6 +376,7 @@ impl PageStore {
         if publish.rebuilding {
             return Ok(());
         }
+        self.look_at_leases(publish.superblock.root.generation);
         self.collect();
         self.truncate()
     }
@@ -389,6 +390,11 @@ impl PageStore {
             self.slots.store(end, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    pub(super) fn too_short(&self, len: u64, slots: u64) -> Error {
+        let reason = format!("the file ends before its {slots} pages do");
+        Error::corruption(self.path(), len, reason)
     }
 
     pub(super) fn corruption(&self, pointer: &PagePointer, reason: &str) -> Error {

@@ -143,7 +143,30 @@ impl Superblock {
             (None, None) => Err(Error::corruption(file.path(), 0, "no copy of the superblock is valid")),
         }
     }
+
+    /// The newest superblock that was whole in the file when this was called, or a newer one, while another process
+    /// may be writing the next.
+    ///
+    /// One pass over the copies may miss two superblocks: it reads one pair of copies before number N + 2 is written
+    /// there, and the other, which had N + 1, while N + 3 is. So two passes must find the same. Say both find N, and
+    /// N + 1 was whole when the first began. Then the first found no N + 1, because N + 3 was being written in its
+    /// place; so N + 2 was whole in the place of N, and the second could not find N there.
+    pub fn read_published(file: &File) -> Result<Superblock> {
+        let mut last = Self::read(file)?;
+        for _ in 0..READS {
+            let next = Self::read(file)?;
+            if next.number == last.number {
+                return Ok(next);
+            }
+            last = next;
+        }
+        let busy = std::io::Error::from(std::io::ErrorKind::ResourceBusy);
+        Err(Error::io(file.path(), "read the superblock of", busy))
+    }
 }
+
+/// How often a superblock is read again that changes under the reader. Writing one takes a sync, reading it does not.
+const READS: u32 = 1000;
 
 fn incompatible(path: &Path, found: u32) -> Error {
     Error::Incompatible { path: path.to_owned(), found, supported: VERSION }

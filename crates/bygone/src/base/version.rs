@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::cache;
 use crate::error::Result;
 use crate::layer::Lookup;
+use crate::lease::Lease;
 use crate::limits::PAGE_BYTES;
 
 use super::cursor::BaseCursor;
@@ -25,12 +26,21 @@ pub(crate) struct BaseVersion {
     root: BaseRoot,
     /// By table id.
     tables: Vec<(u32, TableRoot)>,
+    /// What keeps the pages, if another process may write.
+    _lease: Option<Arc<Lease>>,
 }
 
 impl BaseVersion {
-    /// A version whose generation was entered among the live ones.
-    pub(super) fn entered(store: Arc<PageStore>, root: BaseRoot) -> BaseVersion {
-        BaseVersion { store, root, tables: Vec::new() }
+    /// Opens a version whose generation was entered among the live ones: loads its catalogue.
+    pub(super) fn open(
+        store: Arc<PageStore>,
+        root: BaseRoot,
+        lease: Option<Arc<Lease>>,
+    ) -> Result<Arc<BaseVersion>> {
+        // From here on the version's end undoes `enter`.
+        let mut base = BaseVersion { store, root, tables: Vec::new(), _lease: lease };
+        base.load_catalogue()?;
+        Ok(Arc::new(base))
     }
 
     pub(super) fn with_tables(
@@ -38,7 +48,7 @@ impl BaseVersion {
         root: BaseRoot,
         tables: Vec<(u32, TableRoot)>,
     ) -> BaseVersion {
-        BaseVersion { store, root, tables }
+        BaseVersion { store, root, tables, _lease: None }
     }
 
     /// The tree of the catalogue itself, whose level its root page tells.
@@ -56,7 +66,7 @@ impl BaseVersion {
         Ok(Some(TableRoot { root: catalogue, level, records, pages: 0, overflow_pages: 0 }))
     }
 
-    pub(super) fn load_catalogue(&mut self) -> Result<()> {
+    fn load_catalogue(&mut self) -> Result<()> {
         let Some(catalogue) = Self::catalogue(&self.store, &self.root)? else { return Ok(()) };
         let generation = self.root.generation;
         let mut tables = Vec::new();

@@ -131,7 +131,7 @@ fn standby_loop(engine: &Engine) -> Result<()> {
 fn watch_loop(engine: &Engine) -> Result<()> {
     let every = engine.options.limits.look_every(TICK);
     while engine.watch_signal.wait(every) != Woken::Closing {
-        engine.present.look();
+        engine.look();
     }
     Ok(())
 }
@@ -159,9 +159,8 @@ fn merge_loop(engine: &Engine) -> Result<()> {
             return Ok(());
         }
         if woken == Woken::TimedOut {
-            // What a view kept that has ended since the last merge. A file that cannot be cut now stays
-            // longer until the next time.
-            let _ = engine.store.shrink();
+            // What a view kept that has ended since the last merge, in this process or another.
+            engine.give_back();
         }
         let seq = engine.present.visible_seq();
         if seq != last_seq {

@@ -9,8 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::archive::Pending;
+use super::beside::Reader;
 use super::manifest::Manifest;
 use super::options::Options;
+use super::prune::GivenUp;
 use super::relief::Relief;
 use crate::base::PageStore;
 use crate::cache::Cache;
@@ -18,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::health::Health;
 use crate::history::past::Past;
 use crate::io::Disk;
+use crate::lease::Leases;
 use crate::signal::Signal;
 use crate::snapshot::Table;
 use crate::snapshot::present::Present;
@@ -38,6 +41,8 @@ pub(crate) struct Engine {
     pub backlog: Arc<Backlog>,
     /// `None` when the database is open for reading only.
     pub writer: Option<Writer>,
+    /// What only a database has that is open for reading only.
+    pub reader: Option<Reader>,
     pub store: Arc<PageStore>,
     pub past: Arc<Past>,
     pub manifest: Mutex<Manifest>,
@@ -55,6 +60,8 @@ pub(crate) struct Engine {
     pub litter_wanted: AtomicBool,
     /// Why the last pruning came to nothing.
     pub prune_failure: Mutex<Option<Error>>,
+    /// History runs whose files go when no other process reads them any more.
+    pub given_up: Mutex<Vec<GivenUp>>,
     /// Pages that wait to be archived. Changed under `archiving`.
     pub pending: Mutex<Pending>,
     /// Why the history directory could not be used, and when that was.
@@ -73,6 +80,8 @@ pub(crate) struct Engine {
 pub(crate) struct Writer {
     pub wal: Arc<Wal>,
     pub committer: Arc<Committer>,
+    /// What other processes read.
+    pub leases: Arc<Leases>,
 }
 
 /// Bytes since the database was opened. Relaxed everywhere: figures for people.

@@ -14,12 +14,13 @@ use super::Db;
 use super::engine::{Engine, runs_dir};
 use super::manifest::Manifest;
 use super::open::{
-    BASE_FILE, HISTORY_DIR, LOCK_FILE, UNFINISHED_BASE_FILE, log_settings, random, take_lock, wal_dir,
+    BASE_FILE, HISTORY_DIR, LOCK_FILE, UNFINISHED_BASE_FILE, log_settings, take_lock, wal_dir,
 };
 use crate::base::{PageStore, Rebuild, Updates};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::history::{SnapshotInfo, SnapshotRef};
+use crate::ids::random;
 use crate::io::{exists, list, make_dir, remove, sync_dir, sync_parent};
 use crate::snapshot::rows::{self, FIRST_TABLE};
 use crate::snapshot::{MergeCursor, Snapshot};

@@ -6,6 +6,7 @@
 mod archive;
 mod background;
 mod backup;
+mod beside;
 mod bulk;
 mod compare;
 mod consolidate;
@@ -95,6 +96,10 @@ impl Db {
     }
 
     /// A snapshot of the present. Costs about what a function call costs.
+    ///
+    /// Of a database that is open for reading only it is what recovery would have found when it was opened, or last
+    /// [refreshed](Db::refresh): every commit that had returned by then, in any process; perhaps some that were about
+    /// to; none in part. Those were not necessarily durable yet.
     #[inline]
     pub fn snapshot(&self) -> Snapshot {
         self.engine().present.snapshot()
@@ -104,10 +109,11 @@ impl Db {
     /// time.
     ///
     /// # Errors
-    /// `SnapshotNotFound`; `HistoryUnavailable`, `Corruption` or `Io` if what was kept cannot be read. Reading through
-    /// the snapshot may also give these.
+    /// `SnapshotNotFound`; `HistoryUnavailable`, `Corruption` or `Io` if what was kept cannot be read; `TooLarge` for
+    /// the 65,537th snapshot that a database open for reading only reads at one time. Reading through the snapshot
+    /// may also give these.
     pub fn as_of(&self, snapshot: impl Into<SnapshotRef>) -> Result<Snapshot> {
-        self.engine().past.view(&self.engine().present, &snapshot.into())
+        self.engine().as_of(&snapshot.into())
     }
 
     /// Begins a transaction under snapshot isolation.
@@ -268,7 +274,9 @@ impl Db {
         self.flush()?;
         self.engine().guarded(|engine| {
             engine.merge_all()?;
-            engine.prune_if_wanted()
+            engine.prune_if_wanted()?;
+            engine.give_back();
+            Ok(())
         })
     }
 }

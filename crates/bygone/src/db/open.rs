@@ -12,18 +12,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use super::engine::{Counters, Engine, Writer, runs_dir};
+use super::beside::Reader;
+use super::engine::{Counters, Engine, Writer, lock as guard, runs_dir};
 use super::manifest::Manifest;
 use super::options::Options;
 use super::relief::Relief;
 use crate::archive::{self, Archive, PLACE_BYTES_MAX};
-use crate::base::PageStore;
+use crate::base::{BaseRoot, BaseVersion, PageStore, Superblock};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::health::Health;
 use crate::history::past::Past;
+use crate::ids::random;
 use crate::io::{Disk, LockOutcome, exists, list, make_dir, remove, sync_dir, sync_parent};
 use crate::layer::HashedKey;
+use crate::lease::{self, Leases};
 use crate::memtable::Memtable;
 use crate::run::{self, Run, RunMeta, file_name};
 use crate::signal::Signal;
@@ -54,21 +57,20 @@ impl Engine {
         if (options.read_only || !options.create) && !exists(&*disk, &base_path)? {
             return Err(Error::NotFound { path: path.to_owned() });
         }
-        if !options.read_only {
-            for directory in [path, &wal_dir(path), &runs_dir(path), &path.join(HISTORY_DIR)] {
-                make_dir(&*disk, directory)?;
-            }
+        if options.read_only {
+            return Engine::open_beside(disk, path, options);
         }
-        let lock = take_lock(&*disk, &path.join(LOCK_FILE), !options.read_only)?;
+        for directory in [path, &wal_dir(path), &runs_dir(path), &path.join(HISTORY_DIR)] {
+            make_dir(&*disk, directory)?;
+        }
+        let lock = take_lock(&*disk, &path.join(LOCK_FILE), true)?;
         let cache = Cache::new(options.cache_bytes);
         // Looked for under the lock: another process may have made the database since.
         if !exists(&*disk, &base_path)? {
             create(&disk, path, &cache, &options)?;
         }
-        if !options.read_only {
-            // Also of a database that was there: whoever made it may have been stopped right before this.
-            sync_dir(&*disk, path)?;
-        }
+        // Also of a database that was there: whoever made it may have been stopped right before this.
+        sync_dir(&*disk, path)?;
         recover(disk, path, cache, options, lock)
     }
 }
@@ -79,7 +81,11 @@ pub(super) fn wal_dir(path: &Path) -> PathBuf {
 
 /// Where the history directory is, if the past is split from the present: as the application says, or as it said
 /// before.
-fn history_place(disk: &dyn Disk, options: &Options, manifest: &Manifest) -> Result<Option<PathBuf>> {
+pub(super) fn history_place(
+    disk: &dyn Disk,
+    options: &Options,
+    manifest: &Manifest,
+) -> Result<Option<PathBuf>> {
     let Some(directory) = &options.history_dir else {
         let remembered = &manifest.archive.place;
         return Ok((!remembered.is_empty()).then(|| PathBuf::from(remembered)));
@@ -93,32 +99,39 @@ fn history_place(disk: &dyn Disk, options: &Options, manifest: &Manifest) -> Res
     Err(Error::InvalidArgument { reason })
 }
 
-/// Opens the archive in the history directory, and makes the directory if nothing was ever put there. In it each
-/// database has a directory of its own, so that none takes another's files for litter. Answers also why it cannot
-/// be used, if that is so: the present can do without.
-fn open_archive(
-    disk: &Arc<dyn Disk>,
+/// What the archive in a history directory is opened with. In the directory each database has one of its own, so that
+/// none takes another's files for litter.
+pub(super) fn archive_settings(
     place: &Path,
     options: &Options,
     store: &PageStore,
-    manifest: &mut Manifest,
-    cache: &Arc<Cache>,
-) -> (Arc<Archive>, Option<Error>) {
-    let settings = archive::Settings {
+    manifest: &Manifest,
+) -> archive::Settings {
+    archive::Settings {
         directory: place.join(format!("{:016x}", store.database_id())),
         database_id: store.database_id(),
         hash_seed: manifest.hash_seed,
         segment_bytes: options.archive_segment_bytes,
         read_only: options.read_only,
-    };
+    }
+}
+
+/// Opens the archive for writing, and makes its directory if nothing was ever put there. Answers also why it cannot be
+/// used, if that is so: the present can do without.
+fn open_archive(
+    archive: &Archive,
+    place: &Path,
+    others_read: bool,
+    manifest: &mut Manifest,
+) -> Option<Error> {
+    archive.note_readers(others_read);
     let was_used = manifest.archive.used;
-    let archive = Archive::open(disk.clone(), settings, cache, manifest.archive.clone());
-    let failure = if options.read_only { archive.missing() } else { archive.prepare().err() };
+    let failure = archive.prepare().err();
     if failure.is_none() || !was_used {
         archive.remember(&place.to_string_lossy());
     }
     manifest.archive = archive.state();
-    (archive, failure)
+    failure
 }
 
 pub(super) fn log_settings(path: &Path, database_id: u64, options: &Options) -> wal::Settings {
@@ -136,12 +149,6 @@ pub(super) fn take_lock(disk: &dyn Disk, path: &Path, exclusive: bool) -> Result
         LockOutcome::Held(guard) => Ok(guard),
         LockOutcome::Taken(owner) => Err(Error::Locked { path: path.to_owned(), owner }),
     }
-}
-
-/// A number nobody can guess: the standard library keys its hash maps with such.
-pub(super) fn random() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
 
 /// Makes a database: the log first, then the base under another name, which is renamed last. The caller makes
@@ -190,154 +197,257 @@ fn recover(
     options: Options,
     lock: Box<dyn Send + Sync>,
 ) -> Result<Arc<Engine>> {
-    let base_path = path.join(BASE_FILE);
-    let (store, superblock) = PageStore::open(&disk, &base_path, &cache, options.read_only)?;
-    let mut manifest = Manifest::decode(&superblock.manifest)
-        .ok_or_else(|| Error::corruption(&base_path, 0, "the superblock's manifest cannot be read"))?;
+    let (store, superblock) = PageStore::open(&disk, &path.join(BASE_FILE), &cache)?;
+    let mut manifest = decode_manifest(&superblock, &store)?;
     let base = store.open_base(&superblock.root)?;
+    let runs = open_runs(&*disk, path, &manifest, &cache)?;
+    let mut replay = Replay::new(&manifest, &options);
+    let expected = expectation(&manifest, store.database_id());
+    let recovered = wal::recover(&*disk, &wal_dir(path), expected, &mut |seq, segment, bytes| {
+        replay.apply(seq, segment, bytes, path)
+    })?;
+    check_superblock_number(recovered.superblock_number, &superblock, &store)?;
+    let local_history = path.join(HISTORY_DIR);
+    let mut archive_failure = None;
+    let remembered = manifest.archive.place.clone();
+    // Only now: under a superblock that is not the newest, what the newest names would be taken for litter.
+    if let Some(place) = history_place(&*disk, &options, &manifest)? {
+        let others_read = Leases::new(disk.clone(), path, store.database_id()).look()?.is_any();
+        let settings = archive_settings(&place, &options, &store, &manifest);
+        let archive = Archive::open(disk.clone(), settings, &cache, manifest.archive.clone());
+        archive_failure = open_archive(&archive, &place, others_read, &mut manifest);
+        store.set_archive(archive);
+    }
+    make_dir(&*disk, &local_history)?;
+    // Again, for one that a crash while it was made left behind.
+    sync_parent(&*disk, &local_history)?;
+    remove_litter(&*disk, path, &manifest)?;
+    remove_run_litter(&*disk, &local_history, &manifest)?;
+    if let (Some(archive), None) = (store.archive(), &archive_failure) {
+        archive_failure = remove_run_litter(&*disk, archive.directory(), &manifest).err();
+    }
+    let place_is_new = remembered != manifest.archive.place;
+    let commits = recovered.commits;
+    let found = Found { manifest, base, runs, replay, commits };
+    let parts = Parts { disk, path, cache, options, store, lock };
+    let engine = parts.assemble(found, Side::Owner(recovered))?;
+    *guard(&engine.archive_failure) = archive_failure.map(|error| (error, Instant::now()));
+    if place_is_new {
+        engine.publish_manifest(|_| ())?;
+    }
+    Ok(engine)
+}
+
+pub(super) fn decode_manifest(superblock: &Superblock, store: &PageStore) -> Result<Manifest> {
+    Manifest::decode(&superblock.manifest)
+        .ok_or_else(|| Error::corruption(store.path(), 0, "the superblock's manifest cannot be read"))
+}
+
+pub(super) fn open_runs(
+    disk: &dyn Disk,
+    path: &Path,
+    manifest: &Manifest,
+    cache: &Arc<Cache>,
+) -> Result<Vec<Arc<Run>>> {
     let open_run = |meta: &RunMeta| {
         let path = runs_dir(path).join(file_name(meta.id));
-        Run::open(&*disk, &path, meta, manifest.hash_seed, &cache)
+        Run::open(disk, &path, meta, manifest.hash_seed, cache)
     };
-    let runs = manifest.runs.iter().map(open_run).collect::<Result<Vec<_>>>()?;
+    manifest.runs.iter().map(open_run).collect()
+}
 
-    let mut replay = Replay::new(&manifest, &options);
-    let expected = wal::Expectation {
-        database_id: store.database_id(),
+pub(super) fn expectation(manifest: &Manifest, database_id: u64) -> wal::Expectation {
+    wal::Expectation {
+        database_id,
         floor_segment: manifest.wal_floor,
         next_seq: manifest.flushed_seq + 1,
         durable_end: manifest.durable_end,
-    };
-    let recovered =
-        wal::recover(&*disk, &wal_dir(path), expected, options.read_only, &mut |seq, segment, bytes| {
-            replay.apply(seq, segment, bytes, path)
-        })?;
-    if recovered.superblock_number > store.superblock_number() {
-        let reason = format!(
-            "the log was begun under superblock {}, but the newest here is {}",
-            recovered.superblock_number,
-            store.superblock_number()
-        );
-        return Err(Error::corruption(&base_path, 0, reason));
     }
-    let local_history = path.join(HISTORY_DIR);
-    let (mut history_dir, mut archive_failure) = (local_history.clone(), None);
-    let remembered = manifest.archive.clone();
-    // Only now: under a superblock that is not the newest, what the newest names would be taken for litter.
-    if let Some(place) = history_place(&*disk, &options, &manifest)? {
-        let (archive, failure) = open_archive(&disk, &place, &options, &store, &mut manifest, &cache);
-        history_dir = archive.directory().to_owned();
-        archive_failure = failure;
-        store.set_archive(archive);
+}
+
+/// Whether this superblock is as new as that which the log names.
+pub(super) fn check_superblock_number(named: u64, newest: &Superblock, store: &PageStore) -> Result<()> {
+    if named <= newest.number {
+        return Ok(());
     }
-    if !options.read_only {
-        make_dir(&*disk, &local_history)?;
-        // Again, for one that a crash while it was made left behind.
-        sync_parent(&*disk, &local_history)?;
-        remove_litter(&*disk, path, &manifest)?;
-        remove_run_litter(&*disk, &local_history, &manifest)?;
-        if archive_failure.is_none() && history_dir != local_history {
-            archive_failure = remove_run_litter(&*disk, &history_dir, &manifest).err();
+    let reason =
+        format!("the log was begun under superblock {named}, but the newest here is {}", newest.number);
+    Err(Error::corruption(store.path(), 0, reason))
+}
+
+/// What the files of a database say.
+pub(super) struct Found {
+    pub manifest: Manifest,
+    pub base: Arc<BaseVersion>,
+    pub runs: Vec<Arc<Run>>,
+    pub replay: Replay,
+    /// How many commits the log had.
+    pub commits: u64,
+}
+
+impl Found {
+    pub fn layers(&self, context: Arc<Context>) -> Layers {
+        let frozen = self.replay.frozen.iter().rev().map(|frozen| &frozen.memtable);
+        Layers {
+            context,
+            memtables: std::iter::once(&self.replay.active).chain(frozen).cloned().collect(),
+            runs: self.runs.clone(),
+            base: self.base.clone(),
+            exact_from: self.manifest.flushed_seq,
         }
     }
-    let place_is_new = remembered.place != manifest.archive.place;
+}
 
-    // Relaxed: only uniqueness matters.
-    let database = NEXT_DATABASE.fetch_add(1, Ordering::Relaxed);
-    let context = Arc::new(Context {
-        hash_seed: manifest.hash_seed,
-        tables: TableDirectory::new(database),
-        _lock: lock,
-    });
-    let memtables =
-        std::iter::once(&replay.active).chain(replay.frozen.iter().rev().map(|frozen| &frozen.memtable));
-    let layers = Layers {
-        context,
-        memtables: memtables.cloned().collect(),
-        runs,
-        base,
-        exact_from: manifest.flushed_seq,
-    };
-    let present = Arc::new(Present::new(layers, replay.last_seq, options.limits.clone()));
-    let next_table_id = load_tables(&present)?.max(replay.next_table_id);
+/// What an engine is made of before anything is read.
+pub(super) struct Parts<'a> {
+    pub disk: Arc<dyn Disk>,
+    pub path: &'a Path,
+    pub cache: Arc<Cache>,
+    pub options: Options,
+    pub store: Arc<PageStore>,
+    pub lock: Box<dyn Send + Sync>,
+}
 
-    let health = Arc::new(Health::default());
-    let backlog = Arc::new(Backlog::new(health.clone(), options.memtable_bytes));
-    for frozen in replay.frozen {
-        backlog.push(frozen);
-    }
-    let recovered_commits = recovered.commits;
-    let standby_signal = Arc::new(Signal::default());
-    let writer = if options.read_only {
-        None
-    } else {
-        let settings = log_settings(path, store.database_id(), &options);
-        let wal = Wal::open(disk.clone(), settings, recovered, store.superblock_number())?;
-        let wal = Arc::new(wal);
-        let start = Start {
-            next_seq: replay.last_seq + 1,
-            next_snapshot_id: replay.next_snapshot_id,
-            last_time_micros: replay.last_time_micros,
-            active: replay.active,
-            declared: unmerged_snapshots(&present)?,
+/// Who opens a database.
+pub(super) enum Side {
+    /// Who writes it, with the log that is to be continued.
+    Owner(wal::Recovered),
+    Reader(Reader),
+}
+
+impl Parts<'_> {
+    pub fn assemble(self, found: Found, side: Side) -> Result<Arc<Engine>> {
+        let Parts { disk, path, cache, options, store, lock } = self;
+        let local_history = path.join(HISTORY_DIR);
+        let history_dir =
+            store.archive().map_or(local_history.clone(), |archive| archive.directory().to_owned());
+        let past = Past::new(disk.clone(), (history_dir, local_history), store.clone(), cache.clone());
+        // Relaxed: only uniqueness matters.
+        let database = NEXT_DATABASE.fetch_add(1, Ordering::Relaxed);
+        let context = Arc::new(Context {
+            hash_seed: found.manifest.hash_seed,
+            tables: TableDirectory::new(database),
+            _lock: lock,
+        });
+        let layers = found.layers(context);
+        let Found { manifest, base, replay, commits: recovered_commits, .. } = found;
+        let present = Arc::new(Present::new(layers, replay.last_seq, options.limits.clone()));
+        let next_table_id = load_tables(&present)?.max(replay.next_table_id);
+        let health = Arc::new(Health::default());
+        let backlog = Arc::new(Backlog::new(health.clone(), options.memtable_bytes));
+        for frozen in replay.frozen {
+            backlog.push(frozen);
+        }
+        let standby_signal = Arc::new(Signal::default());
+        let (writer, reader) = match side {
+            Side::Reader(reader) => (None, Some(reader)),
+            Side::Owner(recovered) => {
+                let leases = respect_leases(&disk, path, &store, &past, &base)?;
+                let settings = log_settings(path, store.database_id(), &options);
+                let wal = Arc::new(Wal::open(disk.clone(), settings, recovered, store.superblock_number())?);
+                let start = Start {
+                    next_seq: replay.last_seq + 1,
+                    next_snapshot_id: replay.next_snapshot_id,
+                    last_time_micros: replay.last_time_micros,
+                    active: replay.active,
+                    declared: unmerged_snapshots(&present)?,
+                };
+                let committer = Arc::new(Committer::new(
+                    health.clone(),
+                    present.clone(),
+                    backlog.clone(),
+                    wal.clone(),
+                    standby_signal.clone(),
+                    start,
+                ));
+                (Some(Writer { wal, committer, leases }), None)
+            }
         };
-        let committer = Committer::new(
-            health.clone(),
-            present.clone(),
-            backlog.clone(),
-            wal.clone(),
-            standby_signal.clone(),
-            start,
-        );
-        Some(Writer { wal, committer: Arc::new(committer) })
-    };
-    let past = Past::new(disk.clone(), (history_dir, local_history), store.clone(), cache.clone());
-    let prune_wanted = past.last_deletion(&present.snapshot())? > manifest.pruned_seq;
-    let engine = Engine {
-        disk,
-        path: path.to_owned(),
-        options,
-        health,
-        cache,
-        present,
-        backlog,
-        writer,
-        store,
-        past,
-        manifest: Mutex::new(manifest),
-        next_table_id: next_table_id.into(),
-        archiving: Mutex::default(),
-        flushing: Mutex::default(),
-        merging: Mutex::default(),
-        merge_signal: Signal::default(),
-        prune_wanted: prune_wanted.into(),
-        litter_wanted: true.into(),
-        prune_failure: Mutex::default(),
-        pending: Mutex::default(),
-        archive_failure: Mutex::new(archive_failure.map(|error| (error, Instant::now()))),
-        archive_signal: Signal::default(),
-        relief: Relief::default(),
-        standby_signal,
-        watch_signal: Signal::default(),
-        counters: Counters::default(),
-        closing: Arc::default(),
-        recovered_commits,
-    };
-    engine.tell_runs();
-    if place_is_new && engine.writer.is_some() {
-        engine.publish_manifest(|_| ())?;
+        let prune_wanted = past.last_deletion(&present.snapshot())? > manifest.pruned_seq;
+        let engine = Engine {
+            disk,
+            path: path.to_owned(),
+            options,
+            health,
+            cache,
+            present,
+            backlog,
+            writer,
+            reader,
+            store,
+            past,
+            manifest: Mutex::new(manifest),
+            next_table_id: next_table_id.into(),
+            archiving: Mutex::default(),
+            flushing: Mutex::default(),
+            merging: Mutex::default(),
+            merge_signal: Signal::default(),
+            prune_wanted: prune_wanted.into(),
+            litter_wanted: true.into(),
+            prune_failure: Mutex::default(),
+            given_up: Mutex::default(),
+            pending: Mutex::default(),
+            archive_failure: Mutex::default(),
+            archive_signal: Signal::default(),
+            relief: Relief::default(),
+            standby_signal,
+            watch_signal: Signal::default(),
+            counters: Counters::default(),
+            closing: Arc::default(),
+            recovered_commits,
+        };
+        engine.tell_runs();
+        Ok(Arc::new(engine))
     }
-    Ok(Arc::new(engine))
+}
+
+/// What other processes read stays, from before anything is written. They may have leased bases that an owner before
+/// this one superseded.
+fn respect_leases(
+    disk: &Arc<dyn Disk>,
+    path: &Path,
+    store: &Arc<PageStore>,
+    past: &Past,
+    base: &Arc<BaseVersion>,
+) -> Result<Arc<Leases>> {
+    let directory = path.join(lease::DIRECTORY);
+    if !exists(&**disk, &directory)? {
+        disk.create_dir_all(&directory).map_err(|e| Error::io(&directory, "create", e))?;
+    }
+    let leases = Arc::new(Leases::new(disk.clone(), path, store.database_id()));
+    store.respect(leases.clone());
+    let look = leases.look()?;
+    if let Some(path) = look.unread {
+        // Nobody can say which base it is that must stay.
+        return Err(Error::Locked { path, owner: None });
+    }
+    let mut roots = Vec::new();
+    for terms in look.terms.iter().filter(|terms| terms.generation < base.generation()) {
+        let Some(root) = BaseRoot::decode(&terms.root).filter(|root| root.generation == terms.generation)
+        else {
+            continue;
+        };
+        let leased = store.open_leased(&root, None).and_then(|leased| past.intervals(&leased));
+        match leased {
+            Ok(intervals) => roots.extend(intervals.iter().filter_map(|(_, interval)| interval.key_frame)),
+            // Its reader will meet the same damage.
+            Err(Error::Corruption { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        roots.push(root);
+    }
+    store.keep_superseded(&roots, base)?;
+    Ok(leases)
 }
 
 /// The log's commits on their way back into memtables.
-struct Replay {
+pub(super) struct Replay {
     memtable_bytes: usize,
     hash_seed: u64,
     active: Arc<Memtable>,
     /// Oldest first.
     frozen: Vec<Frozen>,
-    last_seq: u64,
+    pub last_seq: u64,
     /// Counts dropped tables too: their records are still there, and an id that was given again would show
     /// them.
     next_table_id: u32,
@@ -346,7 +456,7 @@ struct Replay {
 }
 
 impl Replay {
-    fn new(manifest: &Manifest, options: &Options) -> Replay {
+    pub fn new(manifest: &Manifest, options: &Options) -> Replay {
         Replay {
             memtable_bytes: options.memtable_bytes,
             hash_seed: manifest.hash_seed,
@@ -359,7 +469,7 @@ impl Replay {
         }
     }
 
-    fn apply(&mut self, seq: u64, segment: u64, bytes: &[u8], path: &Path) -> Result<()> {
+    pub fn apply(&mut self, seq: u64, segment: u64, bytes: &[u8], path: &Path) -> Result<()> {
         let Some(commit) = record::decode(seq, bytes) else {
             let path = wal::segment_path(&wal_dir(path), segment);
             return Err(Error::corruption(&path, 0, format!("the record of commit {seq} cannot be read")));

@@ -63,9 +63,18 @@ impl Options {
         self
     }
 
-    /// Whether to open for reading only: nothing in the directory is changed, every write gives
-    /// `Error::ReadOnly`. Fails with `Error::Locked` while another process has the database open for
-    /// writing. Default: false.
+    /// Whether to open for reading only, also beside another process that has the database open for writing. It sees
+    /// what was committed and declared by now, and stays there until [`Db::refresh`]. Every write gives
+    /// `Error::ReadOnly`.
+    ///
+    /// What it reads is kept for it by a lease, a file in the directory `leases` of the database: the only thing that
+    /// is written. So the owner does not use the space again that the database took when it was opened or refreshed,
+    /// and does not delete declared snapshots of which this process holds a view ([`Error::SnapshotHeld`]). The lease
+    /// ends when the database is closed and its last view dropped, or with the process, however that ends.
+    ///
+    /// A process that may not write in the directory opens the database as well, if nobody has it open for writing,
+    /// and nobody can open it so meanwhile. The same [`history_dir`](Options::history_dir) has to be given as to the
+    /// owner. Processes on other machines, over a network file system, are not supported. Default: false.
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.read_only = read_only;
         self
@@ -178,7 +187,7 @@ impl Options {
     /// Opens the database in a directory.
     ///
     /// # Errors
-    /// `Locked` if it is open already; `ReadOnly` if there is none and it may not be made; `Corruption` if
+    /// `Locked` if it is open for writing already; `NotFound` if there is none and it may not be made; `Corruption` if
     /// the files are damaged; `Incompatible` if another version wrote them; `Io`.
     pub fn open(self, path: impl AsRef<Path>) -> Result<Db> {
         self.open_on(Arc::new(RealDisk), path)

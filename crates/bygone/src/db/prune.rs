@@ -5,8 +5,9 @@
 //!
 //! 1. A chain that lost most of its snapshots gets a run for the others; it is litter until a row names it.
 //! 2. One rebuild of the base takes the rows out, frees the pages that only given-up key frames had, and is
-//!    published. 3. Views of the past are opened anew. 4. The files that no row names any more are removed: after
-//!    a crash before that, they are litter that the next opening's first pruning finds.
+//!    published. 3. Views of the past are opened anew. 4. The files that no row names any more are removed, as soon
+//!    as no other process reads a base whose rows name them: after a crash before that, they are litter that the
+//!    next opening's first pruning finds.
 //!
 //! Deletions are durable before they are visible, and only visible ones are looked at here: so nothing is given
 //! back on account of a deletion that a power cut undoes.
@@ -27,6 +28,13 @@ use crate::history::prune::{Chain, Fate, Kept, plan};
 use crate::io::{exists, list, remove, sync_dir};
 use crate::run::{self, RunMeta, file_name};
 use crate::snapshot::rows;
+
+/// A history run that was named last by the base of this generation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GivenUp {
+    generation: u64,
+    run: u64,
+}
 
 /// What one pass does to the rows of the history table: for each interval's end its new row, or none.
 #[derive(Default)]
@@ -149,20 +157,13 @@ impl Engine {
         self.present.publish(|layers| layers.with_merged(new_base, &[], 0));
         let ends: Vec<u64> = intervals.iter().map(|(end, _)| *end).collect();
         self.past.forget_opened(&ends);
+        self.give_up(base.generation(), changes.runs_given_up.iter().map(|run| run.id));
         drop(base);
+        self.remove_given_up()?;
         // A file that cannot be cut stays longer until the next time.
         let _ = self.store.shrink();
         if let Some(archive) = self.store.archive() {
             archive.sweep();
-        }
-        for directory in self.history_directories() {
-            for run in &changes.runs_given_up {
-                let path = directory.join(file_name(run.id));
-                if exists(&*self.disk, &path)? {
-                    remove(&*self.disk, &path)?;
-                }
-            }
-            sync_dir(&*self.disk, directory)?;
         }
         if put_off {
             self.prune_wanted.store(true, Ordering::Relaxed);
@@ -211,23 +212,77 @@ impl Engine {
         if !self.litter_wanted.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let intervals = self.past.intervals(&self.present.layers().base)?;
+        let base = self.present.layers().base.clone();
+        let intervals = self.past.intervals(&base)?;
         let named: HashSet<u64> =
             intervals.iter().filter_map(|(_, interval)| interval.run).map(|run| run.id).collect();
+        let mut ids = Vec::new();
         for directory in self.history_directories() {
-            for name in list(&*self.disk, directory)? {
-                if run::file_id(&name).is_some_and(|id| !named.contains(&id)) {
-                    remove(&*self.disk, &directory.join(name))?;
-                }
-            }
-            sync_dir(&*self.disk, directory)?;
+            let names = list(&*self.disk, directory)?;
+            ids.extend(names.iter().filter_map(|name| run::file_id(name)).filter(|id| !named.contains(id)));
         }
+        // Named by some older base perhaps, which another process read before this one was opened.
+        self.give_up(base.generation().saturating_sub(1), ids.into_iter());
+        self.remove_given_up()?;
         self.litter_wanted.store(false, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Notes history runs that only bases up to `generation` name.
+    fn give_up(&self, generation: u64, runs: impl Iterator<Item = u64>) {
+        let mut given_up = lock(&self.given_up);
+        for run in runs {
+            // Litter is found again where the first attempt failed.
+            if !given_up.iter().any(|other| other.run == run) {
+                given_up.push(GivenUp { generation, run });
+            }
+        }
+    }
+
+    /// Removes the files of history runs that no base names any more, neither the published one nor any that another
+    /// process reads. Called after the base is published that does not name them: who leases a base after this look
+    /// at the leases, leases that one or a later one.
+    pub fn remove_given_up(&self) -> Result<()> {
+        let mut given_up = lock(&self.given_up);
+        if given_up.is_empty() {
+            return Ok(());
+        }
+        let look = self.writer()?.leases.look()?;
+        if look.unread.is_some() {
+            return Ok(());
+        }
+        let oldest = look.terms.iter().map(|terms| terms.generation).min().unwrap_or(u64::MAX);
+        let mut failed = None;
+        let before = given_up.len();
+        given_up.retain(|GivenUp { generation, run }| {
+            if *generation >= oldest || failed.is_some() {
+                return true;
+            }
+            failed = self.remove_history_run(*run).err();
+            failed.is_some()
+        });
+        match failed {
+            Some(error) => Err(error),
+            None if given_up.len() < before => {
+                self.history_directories().try_for_each(|directory| sync_dir(&*self.disk, directory))
+            }
+            None => Ok(()),
+        }
     }
 }
 
 impl Engine {
+    /// Removes the file of a history run, wherever it is.
+    fn remove_history_run(&self, id: u64) -> Result<()> {
+        for directory in self.history_directories() {
+            let path = directory.join(file_name(id));
+            if exists(&*self.disk, &path)? {
+                remove(&*self.disk, &path)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Where history runs may be.
     fn history_directories(&self) -> impl Iterator<Item = &Path> {
         let Past { directory, local, .. } = &*self.past;

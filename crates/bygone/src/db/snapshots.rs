@@ -13,6 +13,7 @@ use crate::history::prune::plan;
 use crate::history::retention::Retention;
 use crate::history::{SnapshotInfo, SnapshotRef};
 use crate::ids::SnapshotId;
+use crate::lease::Leases;
 use crate::limits::PAGE_BYTES;
 use crate::snapshot::rows::micros;
 use crate::txn::commit::Durability;
@@ -39,7 +40,7 @@ impl Db {
     /// # Errors
     /// `Corruption` or `Io`.
     pub fn snapshots(&self) -> Result<Vec<SnapshotInfo>> {
-        self.engine().past.list(&self.snapshot())
+        self.engine().list_snapshots()
     }
 
     /// What is known of one declared snapshot.
@@ -47,10 +48,13 @@ impl Db {
     /// # Errors
     /// `SnapshotNotFound`, which says when and by which rule it was deleted; `Corruption` or `Io`.
     pub fn snapshot_info(&self, snapshot: impl Into<SnapshotRef>) -> Result<SnapshotInfo> {
-        self.engine().past.find(&self.snapshot(), &snapshot.into())
+        let mut info = self.engine().past.find(&self.snapshot(), &snapshot.into())?;
+        self.engine().add_leases(std::slice::from_mut(&mut info))?;
+        Ok(info)
     }
 
-    /// Deletes a declared snapshot. Its name may be given again. Views of it that are open read on.
+    /// Deletes a declared snapshot. Its name may be given again. Views of it that are open in this process read on; one
+    /// of which another process holds a view is not deleted.
     ///
     /// The deletion is durable when this returns. What only this snapshot kept is given back in the background
     /// (by this call, where there is none): whole key frames and runs at once, records among those that other
@@ -95,7 +99,7 @@ impl Db {
     /// # Errors
     /// `SnapshotNotFound`; `InvalidArgument` if `holder` does not hold it; `ReadOnly`, `Io`, `Poisoned`.
     pub fn release_snapshot(&self, snapshot: impl Into<SnapshotRef>, holder: &str) -> Result<()> {
-        let info = self.snapshot_info(snapshot)?;
+        let info = self.engine().past.find(&self.snapshot(), &snapshot.into())?;
         if !info.holders.iter().any(|other| other == holder) {
             let reason = format!("snapshot {} is not held by {holder:?}", info.id);
             return Err(Error::InvalidArgument { reason });
@@ -130,14 +134,37 @@ impl Db {
         let engine = self.engine();
         engine.writer()?;
         engine.guarded(Engine::prune_if_wanted)?;
+        engine.give_back();
         lock(&engine.prune_failure).clone().map_or(Ok(()), Err)
     }
 }
 
 impl Engine {
+    fn list_snapshots(&self) -> Result<Vec<SnapshotInfo>> {
+        let mut snapshots = self.past.list(&self.present.snapshot())?;
+        self.add_leases(&mut snapshots)?;
+        Ok(snapshots)
+    }
+
+    /// Adds the processes that read these snapshots to those who hold them. Only the owner asks.
+    fn add_leases(&self, snapshots: &mut [SnapshotInfo]) -> Result<()> {
+        let Some(writer) = &self.writer else { return Ok(()) };
+        let terms = writer.leases.look()?.terms;
+        for info in snapshots {
+            info.holders.extend(Leases::holders(&terms, info.id.0));
+        }
+        Ok(())
+    }
+
+    /// Gives back what only processes kept that have ended since. What fails is tried again.
+    pub fn give_back(&self) {
+        let _ = self.remove_given_up();
+        let _ = self.store.shrink();
+    }
+
     fn plan_retention(&self, policy: &Retention) -> Result<Vec<SnapshotInfo>> {
         policy.check()?;
-        let snapshots = self.past.list(&self.present.snapshot())?;
+        let snapshots = self.list_snapshots()?;
         let mut doomed = policy.doomed(&snapshots, SystemTime::now());
         if let Some(budget) = policy.byte_budget() {
             doomed.extend(self.over_budget(&snapshots, &doomed, budget)?);
@@ -174,6 +201,14 @@ impl Engine {
         snapshots.dedup();
         if snapshots.is_empty() {
             return Ok(());
+        }
+        // Who begins to read one after this look reads on, too: what he needs is kept for the base that he leased.
+        let terms = self.writer()?.leases.look()?.terms;
+        for doomed in &snapshots {
+            let holders = Leases::holders(&terms, doomed.id);
+            if !holders.is_empty() {
+                return Err(Error::SnapshotHeld { snapshot: SnapshotId(doomed.id), holders });
+            }
         }
         let seqs: Vec<u64> = snapshots.iter().map(|doomed| doomed.seq).collect();
         self.change_snapshots(SnapshotChange::Delete { rule, snapshots })?;

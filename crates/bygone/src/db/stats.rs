@@ -7,13 +7,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Db;
 use super::engine::lock;
+use super::open::wal_dir;
 use crate::error::{Error, Result};
 use crate::ids::Seq;
 use crate::memtable::MemtableBytes;
 use crate::snapshot::HeldSnapshot;
+use crate::wal;
 
 /// Figures about an open database. Sizes are in bytes; counts of written bytes begin when the database is
-/// opened.
+/// opened. Where it is open for reading only, those of files are as of when it was opened or refreshed, but the log's.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Stats {
@@ -77,6 +79,9 @@ pub struct Stats {
     /// The views that are being held, the longest first; one that is just being read through may be among
     /// them.
     pub held_snapshots: Vec<HeldSnapshot>,
+    /// How often other processes have the database open for reading, each moment that they hold views of counted. They
+    /// keep pages and history runs of then. 0 where this database is open for reading only.
+    pub other_readers: u64,
     /// Keys and values that were committed.
     pub application_bytes: u64,
     /// Bytes written to files: log, runs, base, history and archived pages together.
@@ -119,21 +124,24 @@ impl Db {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let engine = self.engine();
         // First, so that the view which is taken here is not among them.
-        let held_snapshots = engine.present.look();
+        let held_snapshots = engine.look();
         let now = self.snapshot();
         let layers = now.layers()?;
         let manifest = lock(&engine.manifest).clone();
         let space = engine.store.space_stats();
         let archive = engine.store.archive().map(|archive| archive.stats()).unwrap_or_default();
         let counters = &engine.counters;
-        let (mut wal_bytes, mut logged) = (0, 0);
         let standby = engine.backlog.standby_bytes();
         let mut memtables =
             MemtableBytes { reserved: standby.used() + standby.reserved, ..MemtableBytes::default() };
         layers.memtables.iter().for_each(|memtable| memtables.add(memtable.bytes()));
-        if let Some(writer) = &engine.writer {
-            (wal_bytes, logged) = (writer.wal.bytes(), count(&writer.committer.logged_bytes));
-        }
+        let (wal_bytes, logged, other_readers) = match &engine.writer {
+            Some(writer) => {
+                let other_readers = writer.leases.look()?.terms.len() as u64;
+                (writer.wal.bytes(), count(&writer.committer.logged_bytes), other_readers)
+            }
+            None => (wal::bytes(&*engine.disk, &wal_dir(&engine.path))?, 0, 0),
+        };
         Ok(Stats {
             seq: now.seq(),
             tables: engine.present.context().tables.lock().len() as u64,
@@ -164,6 +172,7 @@ impl Db {
             cache_budget_bytes: engine.cache.budget_bytes() as u64,
             reader_slots: engine.present.reader_slots() as u64,
             held_snapshots,
+            other_readers,
             application_bytes: engine
                 .writer
                 .as_ref()

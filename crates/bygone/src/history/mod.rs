@@ -99,7 +99,8 @@ pub struct SnapshotInfo {
     pub time: SystemTime,
     /// Whatever the application gave along.
     pub metadata: Vec<u8>,
-    /// Who holds it, so that it may not be deleted.
+    /// Who holds it, so that it may not be deleted. Where the database is open for writing, other processes that read
+    /// it just now are among them, as `process N`.
     pub holders: Vec<String>,
 }
 

@@ -144,6 +144,11 @@ impl Past {
         open.retain(|opened| !ends.contains(&opened.end));
     }
 
+    /// Lets go all that is open.
+    pub fn forget_all(&self) {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     /// The rows of the history table of a base, oldest first, with the intervals' ends.
     pub fn intervals(&self, base: &Arc<BaseVersion>) -> Result<Vec<(u64, Interval)>> {
         let mut intervals = Vec::new();

@@ -22,7 +22,7 @@ struct TableState {
     name: String,
     created_seq: u64,
     /// Up to which number the table is known to exist: all, for one that lives or lived in this session.
-    known_until: u64,
+    known_until: AtomicU64,
     /// `u64::MAX` until it is dropped.
     dropped_seq: AtomicU64,
 }
@@ -34,6 +34,7 @@ impl Table {
 
     fn known(database: u64, id: u32, name: &str, created_seq: u64, known_until: u64) -> Table {
         let (name, dropped_seq) = (name.to_owned(), AtomicU64::new(u64::MAX));
+        let known_until = AtomicU64::new(known_until);
         Table(Arc::new(TableState { database, id, name, created_seq, known_until, dropped_seq }))
     }
 
@@ -53,7 +54,7 @@ impl Table {
 
     /// Whether the other handle is as good as this one, always.
     pub(crate) fn is_same(&self, other: &Table) -> bool {
-        let known = |table: &Table| (table.0.id, table.0.created_seq, table.0.known_until);
+        let known = |table: &Table| (table.0.id, table.0.created_seq, table.known_until());
         Arc::ptr_eq(&self.0, &other.0) || known(self) == known(other)
     }
 
@@ -79,7 +80,19 @@ impl Table {
         if seq >= self.0.dropped_seq.load(Ordering::Acquire) {
             return Err(self.not_found());
         }
-        Ok((self.0.created_seq..=self.0.known_until).contains(&seq))
+        Ok((self.0.created_seq..=self.known_until()).contains(&seq))
+    }
+
+    fn known_until(&self) -> u64 {
+        // Acquire: pairs with `forget_after`; a reader at a later number was ordered after it by `visible_seq`
+        // anyway.
+        self.0.known_until.load(Ordering::Acquire)
+    }
+
+    /// It was dropped at some time after `seq`; from there on its name has to be looked up.
+    fn forget_after(&self, seq: u64) {
+        // Release: pairs with `known_until`. Of several the first counts.
+        self.0.known_until.fetch_min(seq, Ordering::Release);
     }
 
     /// Whether the table exists as of the latest commit that has its place.
@@ -93,7 +106,7 @@ impl Table {
 
     /// Whether the name, if it is not found as of `seq`, was there before.
     pub(crate) fn was_there_before(&self, seq: u64) -> bool {
-        seq > self.0.known_until
+        seq > self.known_until()
     }
 
     pub(crate) fn not_found(&self) -> Error {
@@ -130,6 +143,25 @@ impl TableDirectory {
     /// Holding this, nobody else creates or drops a table.
     pub fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Table>> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes over what tables there are (id and commit of creation by name) at some commit after `seq`, up to which
+    /// this directory was right. Called before that commit can be read.
+    pub fn renew(&self, seq: u64, rows: Vec<(String, (u32, u64))>) {
+        let mut tables = self.lock();
+        let mut old = std::mem::take(&mut *tables);
+        for (name, (id, created_seq)) in rows {
+            let table = match old.remove(&name) {
+                Some(table) if table.id() == id && table.created_seq() == created_seq => table,
+                other => {
+                    // Dropped, and another was made.
+                    other.iter().for_each(|table| table.forget_after(seq));
+                    Table::new(self.database, id, &name, created_seq)
+                }
+            };
+            tables.insert(name, table);
+        }
+        old.values().for_each(|table| table.forget_after(seq));
     }
 
     /// The handle for a table that a view found: the present's own if it is the same table, and was there all the

@@ -1,7 +1,7 @@
 //! The write-ahead log: what makes a commit durable before it is anywhere else.
 //!
 //! Owns: the directory `wal` of a database, its segments and their format (`docs/format/wal.md`). Promises:
-//! what was synced is found by every later [`recover`], in order and whole, or damage is reported; what was
+//! what was synced is found by every later [`recover`] or [`read`], in order and whole, or damage is reported; what was
 //! only appended is found up to some commit, and nothing behind that commit; no write is ever shown that was
 //! not appended. Knows nothing of what a commit holds. May call: `io`, `codec`, `limits`, `error`.
 //!
@@ -12,6 +12,7 @@
 //! segment that is being made just now, and could not have made it sooner itself.
 
 mod active;
+mod beside;
 mod format;
 mod recover;
 mod segment;
@@ -30,6 +31,7 @@ use self::segment::Segment;
 use crate::error::{Error, Result};
 use crate::io::{Disk, File, Mapping, remove};
 
+pub(crate) use self::beside::{bytes, read};
 pub(crate) use self::format::GROUP_COMMITS_MAX;
 pub(crate) use self::recover::{Expectation, Recovered, recover};
 pub(crate) use self::segment::segment_path;
@@ -124,7 +126,7 @@ impl Wal {
         Wal::start(disk, settings, nothing, 0)
     }
 
-    /// Goes on with a log that was recovered, not read-only.
+    /// Goes on with a log that was recovered.
     pub fn open(
         disk: Arc<dyn Disk>,
         settings: Settings,

@@ -1,8 +1,7 @@
 //! Reading the log back.
 //!
 //! Owns: the decision where the log ends, and whether that end is a torn tail or damage. Promises: costs time
-//! in proportion to the log that is left; changes nothing when read-only; may be cut off anywhere and run
-//! again. May call: `io`, the format.
+//! in proportion to the log that is left; may be cut off anywhere and run again. May call: `io`, the format.
 //!
 //! **Where the log ends.** Records follow each other without gaps, and their commits are consecutive, also
 //! from one segment to the next. Where in segment `k` at offset `p` no whole record follows and commit `n`
@@ -19,7 +18,7 @@
 //! superblock since, and that is damaged, looks like one that was torn. The last superblock is written when the
 //! database is closed, so this is possible only after a crash.
 //!
-//! **Repair**, unless read-only, in this order, each step durable before the next; a crash anywhere leaves a
+//! **Repair**, in this order, each step durable before the next; a crash anywhere leaves a
 //! log on which it does the same again:
 //! 1. The directory is synced: whoever gave a segment its name may have been killed before that was durable.
 //! 2. Records that nothing proves durable are written again in place, the same bytes, and synced. After a
@@ -75,6 +74,7 @@ pub(crate) struct Recovered {
     /// Of which segment and where the log was cut because what followed was torn. `None` if it ended as it
     /// should.
     pub torn: Option<(u64, u64)>,
+    /// Whether the log was only read, and not repaired.
     pub(super) read_only: bool,
     /// All that are left, oldest first.
     pub(super) segments: Vec<Segment>,
@@ -103,12 +103,7 @@ impl Recovered {
 }
 
 /// Reads the log from the floor on and gives every commit that the database does not have yet to `apply`, in
-/// order: its number, its segment, its payload. An error of `apply` ends it. Then repairs the end of the log,
-/// unless `read_only`.
-///
-/// Reading the log of a database that another process writes to may find segments recycled or records half
-/// written at that very moment; it then gives `Corruption` or an earlier end. Read the superblock again and
-/// repeat.
+/// order: its number, its segment, its payload. An error of `apply` ends it. Then repairs the end of the log.
 ///
 /// # Errors
 /// `Corruption`: what was durable is not there or not whole. Nothing was changed then; `apply` may have been
@@ -117,7 +112,6 @@ pub(crate) fn recover(
     disk: &dyn Disk,
     dir: &Path,
     expectation: Expectation,
-    read_only: bool,
     apply: &mut Apply<'_>,
 ) -> Result<Recovered> {
     let Listing { needed, older, unfinished } = list(disk, dir, expectation.floor_segment)?;
@@ -133,21 +127,16 @@ pub(crate) fn recover(
             "this segment of the log is missing, but a later one is there",
         ));
     }
-    let mode = if read_only { OpenMode::Read } else { OpenMode::Write };
     let mut sources = Vec::with_capacity(needed.len());
     for id in needed {
-        sources.push(Source::open(disk, dir, id, mode, expectation.database_id)?);
+        sources.push(Source::open(disk, dir, id, OpenMode::Write, expectation.database_id)?);
     }
     let mut replay = Replay::new(expectation);
     replay.run(&mut sources, apply)?;
     let mut recovered = replay.judge(&mut sources)?;
-    recovered.read_only = read_only;
     for id in older {
         let file = File::open(disk, &segment_path(dir, id), OpenMode::Read)?;
         recovered.spares.push(Segment { id, len: file.len()? });
-    }
-    if read_only {
-        return Ok(recovered);
     }
     for name in unfinished {
         remove(disk, &dir.join(name))?;
@@ -189,15 +178,15 @@ pub(super) fn clear_unused(disk: &dyn Disk, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-struct Listing {
+pub(super) struct Listing {
     /// Ids from the floor on, ascending.
-    needed: Vec<u64>,
+    pub needed: Vec<u64>,
     older: Vec<u64>,
     /// Names of segments whose making was cut off.
     unfinished: Vec<String>,
 }
 
-fn list(disk: &dyn Disk, dir: &Path, floor: u64) -> Result<Listing> {
+pub(super) fn list(disk: &dyn Disk, dir: &Path, floor: u64) -> Result<Listing> {
     let names = io::list(disk, dir)?;
     let mut ids: Vec<u64> = names.iter().filter_map(|name| parse_name(name)).collect();
     ids.sort_unstable();
@@ -207,18 +196,18 @@ fn list(disk: &dyn Disk, dir: &Path, floor: u64) -> Result<Listing> {
 }
 
 /// A segment that is being read, through a window.
-struct Source {
+pub(super) struct Source {
     file: File,
     segment: Segment,
     place: Place,
     /// `None`: the header is not whole, so that this is a segment only if records are found in it.
     header: Option<SegmentHeader>,
-    window: Vec<u8>,
+    pub window: Vec<u8>,
     window_offset: u64,
 }
 
 impl Source {
-    fn open(disk: &dyn Disk, dir: &Path, id: u64, mode: OpenMode, database_id: u64) -> Result<Source> {
+    pub fn open(disk: &dyn Disk, dir: &Path, id: u64, mode: OpenMode, database_id: u64) -> Result<Source> {
         let path = segment_path(dir, id);
         let file = File::open(disk, &path, mode)?;
         let len = file.len()?;
@@ -312,17 +301,17 @@ impl Source {
 
 /// A place in the log: index of the segment among those read, and offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Position {
-    index: usize,
+pub(super) struct Position {
+    pub index: usize,
     offset: u64,
 }
 
-struct Replay {
+pub(super) struct Replay {
     expectation: Expectation,
     /// The commit that must come next; before the first record nobody knows, it is at most the expected one.
     next_seq: Option<u64>,
     /// Behind the last whole record.
-    end: Position,
+    pub end: Position,
     /// Whether that record is a mark that everything is durable.
     marked: bool,
     commits: u64,
@@ -335,7 +324,7 @@ struct Replay {
 }
 
 impl Replay {
-    fn new(expectation: Expectation) -> Replay {
+    pub fn new(expectation: Expectation) -> Replay {
         let start = Position { index: 0, offset: RECORDS_OFFSET };
         Replay {
             expectation,
@@ -361,7 +350,7 @@ impl Replay {
         self.next_seq.unwrap_or(0) <= first_seq && first_seq <= self.wanted()
     }
 
-    fn run(&mut self, sources: &mut [Source], apply: &mut Apply<'_>) -> Result<()> {
+    pub fn run(&mut self, sources: &mut [Source], apply: &mut Apply<'_>) -> Result<()> {
         loop {
             while self.read_record(sources, apply)? {}
             let mut next = None;
@@ -424,7 +413,7 @@ impl Replay {
     }
 
     /// What is behind the end: torn, or damaged?
-    fn judge(&mut self, sources: &mut [Source]) -> Result<Recovered> {
+    pub fn judge(&mut self, sources: &mut [Source]) -> Result<Recovered> {
         let wanted = self.wanted();
         let mut evidence = self.expectation.durable_end > wanted;
         let mut rest_is_clean = true;

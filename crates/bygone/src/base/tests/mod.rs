@@ -92,7 +92,7 @@ impl Fixture {
 
     fn open(disk: &Arc<MemoryDisk>) -> Result<Fixture> {
         let dyn_disk: Arc<dyn Disk> = disk.clone();
-        let (store, superblock) = PageStore::open(&dyn_disk, Path::new(PATH), &Cache::new(64 << 20), false)?;
+        let (store, superblock) = PageStore::open(&dyn_disk, Path::new(PATH), &Cache::new(64 << 20))?;
         let base = store.open_base(&superblock.root)?;
         Ok(Fixture { disk: disk.clone(), store, base })
     }

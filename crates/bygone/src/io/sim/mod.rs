@@ -61,6 +61,7 @@ struct State {
     /// Each directory, and whether its own name is durable.
     directories: BTreeMap<PathBuf, bool>,
     locks: BTreeMap<PathBuf, Lock>,
+    locks_taken: u64,
     operations: u64,
     dead: bool,
     crash_at: Option<u64>,
@@ -92,6 +93,8 @@ enum Change {
 }
 
 struct Lock {
+    /// Tells it from another one that is taken when this one is broken.
+    number: u64,
     exclusive: bool,
     holders: usize,
 }
@@ -164,6 +167,12 @@ impl SimDisk {
     /// nothing.
     pub fn set_capacity(&self, bytes: u64) {
         self.state().capacity_bytes = Some(bytes);
+    }
+
+    /// Gives back the locks on a file, as if the process that has them had been killed: who held them does not
+    /// notice. Answers whether there were any.
+    pub fn break_locks(&self, path: &Path) -> bool {
+        self.state().locks.remove(path).is_some()
     }
 
     /// The lengths of all files together.
@@ -414,24 +423,30 @@ impl Disk for SimDisk {
             Some(lock) if lock.exclusive || exclusive => {
                 return Ok(LockOutcome::Taken(lock.exclusive.then(std::process::id)));
             }
-            Some(lock) => lock.holders += 1,
-            None => {
-                state.locks.insert(path.to_owned(), Lock { exclusive, holders: 1 });
+            Some(lock) => {
+                lock.holders += 1;
+                let held = HeldLock { disk: self.clone(), path: path.to_owned(), number: lock.number };
+                return Ok(LockOutcome::Held(Box::new(held)));
             }
+            None => {}
         }
-        Ok(LockOutcome::Held(Box::new(HeldLock { disk: self.clone(), path: path.to_owned() })))
+        state.locks_taken += 1;
+        let number = state.locks_taken;
+        state.locks.insert(path.to_owned(), Lock { number, exclusive, holders: 1 });
+        Ok(LockOutcome::Held(Box::new(HeldLock { disk: self.clone(), path: path.to_owned(), number })))
     }
 }
 
 struct HeldLock {
     disk: SimDisk,
     path: PathBuf,
+    number: u64,
 }
 
 impl Drop for HeldLock {
     fn drop(&mut self) {
         let mut state = self.disk.state();
-        if let Some(lock) = state.locks.get_mut(&self.path) {
+        if let Some(lock) = state.locks.get_mut(&self.path).filter(|lock| lock.number == self.number) {
             lock.holders -= 1;
             if lock.holders == 0 {
                 state.locks.remove(&self.path);

@@ -259,3 +259,15 @@ fn a_killed_process_leaves_its_writes_but_not_their_durability() {
     assert_eq!(contents(&next.crash_image(0), "f").unwrap(), [2; 10]);
     assert_eq!(contents(&disk.crash_image(0), "f").unwrap(), [1; 10], "the two disks are apart");
 }
+
+#[test]
+fn a_broken_lock_is_free_and_its_holder_does_no_harm() {
+    let disk = SimDisk::new();
+    let path = Path::new("l");
+    let Ok(LockOutcome::Held(dead)) = disk.lock(path, true) else { panic!("free") };
+    assert!(disk.break_locks(path));
+    assert!(!disk.break_locks(path));
+    let Ok(LockOutcome::Held(_alive)) = disk.lock(path, true) else { panic!("broken") };
+    drop(dead);
+    assert!(matches!(disk.lock(path, true).unwrap(), LockOutcome::Taken(_)), "it is another's now");
+}

@@ -36,11 +36,24 @@ const FRESH: Expectation =
 type Commits = Vec<(u64, Vec<u8>)>;
 
 fn read(disk: &SimDisk, expectation: Expectation, read_only: bool) -> Result<(Recovered, Commits)> {
+    read_from(disk, Path::new(DIR), expectation, read_only)
+}
+
+fn read_from(
+    disk: &dyn Disk,
+    dir: &Path,
+    expectation: Expectation,
+    read_only: bool,
+) -> Result<(Recovered, Commits)> {
     let mut commits = Commits::new();
-    let recovered = recover(disk, Path::new(DIR), expectation, read_only, &mut |seq, _, payload| {
+    let mut apply = |seq, _, payload: &[u8]| {
         commits.push((seq, payload.to_vec()));
         Ok(())
-    })?;
+    };
+    let recovered = match read_only {
+        true => super::read(disk, dir, expectation, &mut apply),
+        false => recover(disk, dir, expectation, &mut apply),
+    }?;
     Ok((recovered, commits))
 }
 

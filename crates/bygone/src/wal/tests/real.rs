@@ -12,13 +12,7 @@ fn settings_in(dir: &TempDir) -> Settings {
 }
 
 fn read_in(dir: &TempDir, expectation: Expectation, read_only: bool) -> (Recovered, Commits) {
-    let mut commits = Commits::new();
-    let recovered =
-        recover(&RealDisk, &settings_in(dir).dir, expectation, read_only, &mut |seq, _, payload| {
-            commits.push((seq, payload.to_vec()));
-            Ok(())
-        });
-    (recovered.unwrap(), commits)
+    read_from(&RealDisk, &settings_in(dir).dir, expectation, read_only).unwrap()
 }
 
 /// From a few bytes to more than a segment holds, and more than is assembled in one buffer.
