@@ -253,6 +253,8 @@ impl Archive {
         let (disk, directory) = (&*self.disk, &self.settings.directory);
         if !self.view().state.used {
             make_dir(disk, directory)?;
+            // Again, for those that an attempt which failed left behind.
+            sync_names(disk, directory)?;
         } else if !exists(disk, directory)? {
             let absent = || Error::NotFound { path: directory.clone() };
             return Err(self.explain_absence().unwrap_or_else(absent));
@@ -510,6 +512,16 @@ impl std::fmt::Debug for Archive {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Archive").field("directory", &self.settings.directory).finish()
     }
+}
+
+/// Makes the names of a directory and of all above it durable, as far as one may.
+fn sync_names(disk: &dyn Disk, directory: &Path) -> Result<()> {
+    let mut above = directory.ancestors().take_while(|ancestor| *ancestor != Path::new(""));
+    above.try_for_each(|name| match sync_parent(disk, name) {
+        // Not made by us.
+        Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
+        synced => synced,
+    })
 }
 
 /// Whether a file of this name can be one of a history directory.

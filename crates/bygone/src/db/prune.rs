@@ -63,6 +63,8 @@ impl Engine {
     /// read or its directory not be written, that is noted for [`Stats`](super::Stats), and tried again after the
     /// next deletion: it is no harm to the present.
     pub fn prune_if_wanted(&self) -> Result<()> {
+        // Taken first: who finds nothing to do has waited for who was at it.
+        let _archiving = lock(&self.archiving);
         // Relaxed, here and where it is set: the deletion itself is found through a view taken later.
         while self.prune_wanted.swap(false, Ordering::Relaxed) {
             let outcome = self.remove_history_litter().and_then(|()| self.prune());
@@ -76,7 +78,6 @@ impl Engine {
     }
 
     fn prune(&self) -> Result<()> {
-        let _archiving = lock(&self.archiving);
         let _merging = lock(&self.merging);
         let layers = self.present.layers();
         let now = self.present.snapshot();

@@ -134,8 +134,6 @@ impl Db {
         let engine = self.engine();
         engine.writer()?;
         engine.guarded(Engine::prune_if_wanted)?;
-        // The background may be at it.
-        drop(lock(&engine.merging));
         engine.give_back();
         lock(&engine.prune_failure).clone().map_or(Ok(()), Err)
     }

@@ -187,13 +187,14 @@ fn any_single_failure_leaves_present_and_past_whole() {
             Err(Error::Io { .. } | Error::Poisoned { .. }) if failing.is_some() => {}
             Err(error) => panic!("{context}: {error:?}"),
         }
+        let operations = disk.operations();
+        disk.clear_faults();
         model.durable = model.acknowledged;
         let (db, seq) = check(&disk, &model, &context);
         model.cut_at(seq);
         db.archive().unwrap();
         db.merge().unwrap();
         check_open(&db, &model, &format!("{context}, archived"));
-        let operations = disk.operations();
         check(&disk.crash_image(failing.unwrap_or(0)), &model, &format!("{context}, cut"));
         operations
     };
