@@ -420,7 +420,8 @@ impl Archive {
         }
     }
 
-    /// Removes the files of segments that nothing leads to, unless other processes read. A file that cannot be removed is tried again.
+    /// Removes the files of segments that nothing leads to, unless other processes read. A file that cannot be
+    /// removed is tried again.
     pub fn sweep(&self) {
         if self.others_read() {
             return;
