@@ -5,13 +5,12 @@
 
 mod support;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bygone::io::SimDisk;
 use bygone::{Db, Durability, Error, Options, Snapshot, SnapshotId, Table};
-use support::Random;
+use support::{Random, state_of};
 
 fn options() -> Options {
     Options::new()
@@ -24,22 +23,6 @@ fn options() -> Options {
 
 fn open(disk: &SimDisk) -> Db {
     options().open_on(Arc::new(disk.clone()), "db").unwrap()
-}
-
-type State = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
-
-/// Everything that a snapshot sees.
-fn state_of(snapshot: &Snapshot) -> State {
-    let mut state = State::new();
-    for name in snapshot.tables().unwrap() {
-        let table = snapshot.table(&name).unwrap();
-        let rows = snapshot.range(&table, ..).unwrap().map(|kv| {
-            let (key, value) = kv.unwrap();
-            (key.to_vec(), value.to_vec())
-        });
-        state.insert(name, rows.collect());
-    }
-    state
 }
 
 fn fill(db: &Db, table: &Table, keys: std::ops::Range<u32>, value: &str) {

@@ -5,14 +5,13 @@
 
 mod support;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bygone::io::SimDisk;
-use bygone::{Db, Durability, Error, Options, ResumePoint, Snapshot, SnapshotId, SnapshotRef, Table};
-use support::Random;
+use bygone::{Db, Durability, Error, Options, ResumePoint, SnapshotId, SnapshotRef, Table};
+use support::{Random, State, state_of};
 
 fn open(disk: &SimDisk, name: &str) -> Db {
     Options::new()
@@ -23,21 +22,6 @@ fn open(disk: &SimDisk, name: &str) -> Db {
         .background(false)
         .open_on(Arc::new(disk.clone()), name)
         .unwrap()
-}
-
-type State = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
-
-fn state_of(snapshot: &Snapshot) -> State {
-    let mut state = State::new();
-    for name in snapshot.tables().unwrap() {
-        let table = snapshot.table(&name).unwrap();
-        let rows = snapshot.range(&table, ..).unwrap().map(|kv| {
-            let (key, value) = kv.unwrap();
-            (key.to_vec(), value.to_vec())
-        });
-        state.insert(name, rows.collect());
-    }
-    state
 }
 
 fn fill(db: &Db, table: &Table, keys: std::ops::Range<u32>, value: &str) {

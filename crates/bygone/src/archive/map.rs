@@ -111,12 +111,8 @@ pub(super) fn for_each_address(runs: &[Arc<Run>], visit: &mut dyn FnMut(Address)
     let streams = runs.iter().map(|run| Box::new(run.versions()) as Box<dyn Versions>).collect();
     let mut versions = MergedVersions::new(streams);
     let mut last: Option<(u32, Vec<u8>)> = None;
-    while versions.advance()? {
+    while next_key(&mut versions, &mut last)? {
         let key = versions.key();
-        if last.as_ref().is_some_and(|(table, bytes)| *table == key.table && bytes == key.bytes) {
-            continue;
-        }
-        last = Some((key.table, key.bytes.to_vec()));
         if key.table != ADDRESSES {
             continue;
         }
@@ -129,6 +125,18 @@ pub(super) fn for_each_address(runs: &[Arc<Run>], visit: &mut dyn FnMut(Address)
         }
     }
     Ok(())
+}
+
+/// Moves to the newest version of the next key; `last` is the key at hand.
+fn next_key(versions: &mut MergedVersions, last: &mut Option<(u32, Vec<u8>)>) -> Result<bool> {
+    while versions.advance()? {
+        let key = versions.key();
+        if last.as_ref().is_none_or(|(table, bytes)| *table != key.table || bytes != key.bytes) {
+            *last = Some((key.table, key.bytes.to_vec()));
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn senseless(run: &Run) -> Error {
@@ -172,12 +180,7 @@ pub(super) fn extend(target: &Target<'_>, runs: &[Arc<Run>], rows: &Rows, id: u6
     let mut writer = RunWriter::create(target.disk, &path, id, target.hash_seed)?;
     let mut versions = MergedVersions::new(streams);
     let mut last: Option<(u32, Vec<u8>)> = None;
-    while versions.advance()? {
-        let key = versions.key();
-        if last.as_ref().is_some_and(|(table, bytes)| *table == key.table && bytes == key.bytes) {
-            continue;
-        }
-        last = Some((key.table, key.bytes.to_vec()));
+    while next_key(&mut versions, &mut last)? {
         let seq = versions.seq();
         let value = versions.value()?.map(<[u8]>::to_vec);
         if let Some((table, bytes)) = &last

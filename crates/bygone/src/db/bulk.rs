@@ -12,12 +12,11 @@
 //! A failure before step 4 leaves everything as it was; step 4 either happens or poisons, as it does for a merge.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
 use super::engine::{Engine, lock};
 use crate::base::{BaseVersion, Rebuild, Updates};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::history::Interval;
 use crate::history::plan::Chain;
 use crate::ids::{Seq, SnapshotId};
@@ -81,11 +80,6 @@ impl Engine {
         self.tell_runs();
         self.writer()?.wal.release_before(log_segment)?;
         Ok((Seq(place.seq), applied))
-    }
-
-    fn flush_all(&self) -> Result<()> {
-        while self.flush_one()? {}
-        Ok(())
     }
 }
 
@@ -161,14 +155,8 @@ impl<'e> Bulk<'e> {
         if let Some(table) = there {
             return Ok(table.id());
         }
-        // Relaxed: changed only under the lock of the directory. What a commit does not use that fails is left out.
-        let id = self.engine.next_table_id.load(Ordering::Relaxed);
-        let next = id.checked_add(1).ok_or(Error::TooLarge {
-            what: "the number of tables ever made",
-            size: u64::from(id) + 1,
-            limit: u64::from(u32::MAX),
-        })?;
-        self.engine.next_table_id.store(next, Ordering::Relaxed);
+        // What a commit does not use that fails is left out.
+        let id = self.engine.take_table_id()?;
         self.table(name, id)?;
         Ok(id)
     }

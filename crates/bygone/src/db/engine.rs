@@ -107,6 +107,19 @@ impl Engine {
         self.writer.as_ref().ok_or_else(|| Error::ReadOnly { path: self.path.clone() })
     }
 
+    /// An id that no table has had. For who holds the directory of tables, under which alone it changes.
+    pub fn take_table_id(&self) -> Result<u32> {
+        // Relaxed: ordered by that lock.
+        let id = self.next_table_id.load(Ordering::Relaxed);
+        let next = id.checked_add(1).ok_or(Error::TooLarge {
+            what: "the number of tables ever made",
+            size: u64::from(id) + 1,
+            limit: u64::from(u32::MAX),
+        })?;
+        self.next_table_id.store(next, Ordering::Relaxed);
+        Ok(id)
+    }
+
     /// Commits blindly: against no view.
     pub fn commit(
         &self,
@@ -142,7 +155,7 @@ impl Engine {
     /// have none.
     pub fn work_inline(&self) -> Result<()> {
         self.guarded(|engine| {
-            while engine.flush_one()? {}
+            engine.flush_all()?;
             if engine.merge_is_due(false) {
                 engine.merge_all()?;
             } else {

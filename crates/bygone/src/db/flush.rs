@@ -57,6 +57,12 @@ impl Engine {
         Ok(true)
     }
 
+    /// Flushes all that is frozen.
+    pub fn flush_all(&self) -> Result<()> {
+        while self.flush_one()? {}
+        Ok(())
+    }
+
     fn write_run(&self, frozen: &Frozen) -> Result<RunMeta> {
         let (flushed_seq, id) = {
             let mut manifest = lock(&self.manifest);

@@ -28,7 +28,6 @@ mod stats;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use background::Background;
 use engine::Engine;
@@ -196,14 +195,7 @@ impl Db {
             });
         }
         engine.writer()?;
-        // Relaxed: changed only under the lock of the directory.
-        let id = engine.next_table_id.load(Ordering::Relaxed);
-        let next = id.checked_add(1).ok_or(Error::TooLarge {
-            what: "the number of tables ever made",
-            size: u64::from(id) + 1,
-            limit: u64::from(u32::MAX),
-        })?;
-        engine.next_table_id.store(next, Ordering::Relaxed);
+        let id = engine.take_table_id()?;
         let change = TableChange::Create { id, name: name.to_owned() };
         let marks = Marks { table_change: Some(change), ..Marks::default() };
         let committed = engine.commit(Writes::default(), Vec::new(), marks, engine.options.durability)?;
@@ -259,10 +251,7 @@ impl Db {
             return engine.backlog.wait_until_flushed(last_seq);
         }
         engine.present.look();
-        engine.guarded(|engine| {
-            while engine.flush_one()? {}
-            Ok(())
-        })
+        engine.guarded(Engine::flush_all)
     }
 
     /// Flushes, merges everything into the base, so that reads run at the speed of the plain tree, and gives

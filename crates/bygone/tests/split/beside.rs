@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bygone::io::SimDisk;
 use bygone::{Db, Error, Options, Snapshot, SnapshotId};
 
-use crate::support::{PATH, Random, State, read_state, split_options};
+use crate::support::{PATH, Random, State, split_options, state_of};
 use crate::{files, open_split};
 
 fn open_reader(disk: &SimDisk) -> Db {
@@ -35,10 +35,6 @@ struct Reader {
     views: Vec<(Snapshot, State)>,
 }
 
-fn state(snapshot: &Snapshot) -> State {
-    read_state(snapshot).unwrap()
-}
-
 #[test]
 fn readers_go_on_while_their_pages_are_archived_and_slots_used_again() {
     let disk = SimDisk::new();
@@ -50,7 +46,7 @@ fn readers_go_on_while_their_pages_are_archived_and_slots_used_again() {
         match random.below(10) {
             0..3 => {
                 let id = round(&owner, &mut random);
-                declared.push((id, state(&owner.as_of(id).unwrap())));
+                declared.push((id, state_of(&owner.as_of(id).unwrap())));
             }
             3 => owner.merge().unwrap(),
             4 | 5 => {
@@ -91,11 +87,11 @@ fn readers_go_on_while_their_pages_are_archived_and_slots_used_again() {
         }
         for Reader { db, known, views } in &readers {
             for (view, expected) in views {
-                assert!(state(view) == *expected, "step {step}: a view that is held");
+                assert!(state_of(view) == *expected, "step {step}: a view that is held");
             }
             if let Some(index) = known.first() {
                 let (id, expected) = &declared[*index];
-                assert!(state(&db.as_of(*id).unwrap()) == *expected, "step {step}: snapshot {id}");
+                assert!(state_of(&db.as_of(*id).unwrap()) == *expected, "step {step}: snapshot {id}");
             }
         }
     }
@@ -104,7 +100,7 @@ fn readers_go_on_while_their_pages_are_archived_and_slots_used_again() {
     owner.merge().unwrap();
     for info in owner.snapshots().unwrap() {
         let (_, expected) = declared.iter().find(|(id, _)| *id == info.id).unwrap();
-        assert!(state(&owner.as_of(&info).unwrap()) == *expected);
+        assert!(state_of(&owner.as_of(&info).unwrap()) == *expected);
     }
     owner.verify().unwrap();
     let all: Vec<_> = owner.snapshots().unwrap().iter().map(|info| info.id).collect();
@@ -129,15 +125,15 @@ fn a_held_view_of_another_process_keeps_its_slots_until_it_ends() {
     }
     let reader = open_reader(&disk);
     let view = reader.as_of(SnapshotId::from(3)).unwrap();
-    let expected = state(&view);
+    let expected = state_of(&view);
     for _ in 0..30 {
         round(&owner, &mut random);
         owner.merge().unwrap();
         owner.archive().unwrap();
-        assert!(state(&view) == expected);
+        assert!(state_of(&view) == expected);
     }
     assert!(reader.refresh().unwrap());
-    assert!(state(&view) == expected && state(&reader.as_of(SnapshotId::from(3)).unwrap()) == expected);
+    assert!(state_of(&view) == expected && state_of(&reader.as_of(SnapshotId::from(3)).unwrap()) == expected);
     let beside = owner.stats().unwrap().base_free_bytes;
     drop((view, reader));
     round(&owner, &mut random);

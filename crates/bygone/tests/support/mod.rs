@@ -191,6 +191,11 @@ pub fn read_state(snapshot: &Snapshot) -> Result<State> {
     Ok(state)
 }
 
+/// The same, of one that can be read.
+pub fn state_of(snapshot: &Snapshot) -> State {
+    read_state(snapshot).unwrap()
+}
+
 /// Compares everything that can be read of the database with the model, as of the commit that it stands at.
 ///
 /// # Errors
