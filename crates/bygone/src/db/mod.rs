@@ -90,6 +90,16 @@ impl Db {
         Ok(Db { open: Arc::new(Open { background, engine }) })
     }
 
+    /// The directory, as it was given when the database was opened.
+    pub fn path(&self) -> &Path {
+        &self.engine().path
+    }
+
+    /// Whether the database is open for [reading only](Options::read_only).
+    pub fn is_read_only(&self) -> bool {
+        self.engine().writer.is_none()
+    }
+
     fn engine(&self) -> &Engine {
         &self.open.engine
     }
@@ -269,6 +279,15 @@ impl Db {
         })
     }
 }
+
+/// Handles are equal if they came from one opening.
+impl PartialEq for Db {
+    fn eq(&self, other: &Db) -> bool {
+        Arc::ptr_eq(&self.open, &other.open)
+    }
+}
+
+impl Eq for Db {}
 
 impl std::fmt::Debug for Db {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -1,0 +1,117 @@
+//! The commit: SQLite's second phase.
+//!
+//! Owns: making one commit of the engine out of what a connection has written in one directory. Promises: it is all
+//! or nothing, over all SQL databases of the directory, with the snapshot that it declares; a failure leaves nothing,
+//! and has a code after which SQLite drops its cache. May call: `file`, `directory`, `pages`.
+//!
+//! With journals in memory SQLite goes through the first phase on all databases of a transaction, which hands us their
+//! pages, then through the second on each. So at the first second phase everything is known, and is committed; the
+//! others find that it was done.
+
+use bygone::{Durability, Transaction};
+
+use crate::directory::{Ready, locked};
+use crate::failure::{Failure, Result};
+use crate::ffi::*;
+use crate::file::MainFile;
+use crate::pages::{Shape, key, trimmed};
+
+/// SQLite's first phase on this file is done: its pages are all here.
+pub(crate) fn phase_one(file: &mut MainFile) {
+    let connection = file.connection() as usize;
+    let this: *mut MainFile = file;
+    let Some(write) = &mut file.write else { return };
+    if write.ready {
+        return;
+    }
+    write.ready = true;
+    let mut ready = locked(&file.directory.ready);
+    ready.retain(|other| other.file != this);
+    ready.push(Ready { connection, file: this });
+}
+
+/// SQLite's second phase on this file.
+pub(crate) fn phase_two(file: &mut MainFile) -> Result<()> {
+    if file.write.is_none() {
+        return Ok(());
+    }
+    let this: *mut MainFile = file;
+    let connection = file.connection() as usize;
+    let mut others = Vec::new();
+    locked(&file.directory.ready).retain(|other| {
+        let ours = other.file == this || other.connection == connection;
+        if ours && other.file != this {
+            others.push(other.file);
+        }
+        !ours
+    });
+    let mut files = vec![file];
+    // SAFETY: these are other files of the connection that this call is of, so nobody else is in a call of them, and a
+    // file that is closed has left the list.
+    files.extend(others.into_iter().map(|other| unsafe { &mut *other }));
+    commit(&mut files).map_err(|failure| match failure.code & 0xff {
+        SQLITE_IOERR | SQLITE_FULL => failure,
+        SQLITE_TOOBIG => Failure { code: SQLITE_FULL, ..failure },
+        _ => Failure { code: SQLITE_IOERR_COMMIT_ATOMIC, ..failure },
+    })
+}
+
+fn commit(files: &mut [&mut MainFile]) -> Result<()> {
+    let declarations = files.iter_mut().filter_map(|file| file.write.as_mut()?.declaration.take());
+    // One transaction declares at most one.
+    let declaration = declarations.last();
+    files.sort_by(|a, b| a.database.table.cmp(&b.database.table));
+    let dirty = |file: &MainFile| file.write.as_ref().is_some_and(|write| write.is_dirty());
+    let Some(first) = files.iter().find(|file| dirty(file) || declaration.is_some()) else { return Ok(()) };
+    let mut transaction = first.directory.db.begin()?;
+    let state = u64::from(transaction.seq());
+    let mut shapes = Vec::new();
+    let mut sync = false;
+    for file in files.iter() {
+        let shape = if dirty(file) { Some(put(&mut transaction, file, state)?) } else { None };
+        let synced = file.write.as_ref().is_some_and(|write| write.synced) || shape.is_none();
+        sync |= synced && file.sync_commits;
+        shapes.push(shape);
+    }
+    transaction.set_durability(if sync { Durability::Sync } else { Durability::Buffered });
+    match declaration {
+        None => {
+            transaction.commit()?;
+        }
+        Some(name) => {
+            let id = transaction.commit_with_snapshot(name.as_deref())?;
+            files.iter_mut().for_each(|file| file.declared = Some(id.into()));
+        }
+    }
+    for (file, shape) in files.iter_mut().zip(shapes) {
+        if let Some(shape) = shape {
+            file.committed(shape);
+        }
+    }
+    Ok(())
+}
+
+/// Puts what a file has written into the engine's transaction. Answers the shape that is left behind.
+fn put(transaction: &mut Transaction, file: &MainFile, state: u64) -> Result<Shape> {
+    let (Some(write), Some(table)) = (&file.write, file.written_table()) else {
+        return Err(Failure::new(SQLITE_MISUSE, "a commit of a file that has no transaction"));
+    };
+    // The writer's lock keeps other connections away, but not who restores another state, or writes to the table.
+    if Shape::load_in(transaction, table)? != write.begun {
+        let text =
+            format!("table {:?} was changed past SQLite while a transaction wrote to it", table.name());
+        return Err(Failure::new(SQLITE_IOERR_COMMIT_ATOMIC, text));
+    }
+    for (page, bytes) in &write.pages {
+        transaction.put(table, key(*page), trimmed(bytes))?;
+    }
+    // Written again since they were cut off, or gone.
+    for page in write.kept_pages..write.begun.pages {
+        if !write.pages.contains_key(&(page + 1)) {
+            transaction.delete(table, key(page + 1))?;
+        }
+    }
+    let shape = Shape { state, ..write.shape };
+    transaction.put(table, key(0), shape.encode())?;
+    Ok(shape)
+}

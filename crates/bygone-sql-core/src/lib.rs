@@ -1,0 +1,51 @@
+//! SQLite on Bygone, for whichever SQLite: the VFS, and what comes with it for SQL.
+//!
+//! Neither links an SQLite nor knows how it gets to one: `bygone-sql` gives it the one that it has linked, the loadable
+//! extension the one that has loaded it. Applications use those two. This crate promises nothing to others.
+//!
+//! `ARCHITECTURE.md` tells how a transaction of SQLite's becomes one of the engine's.
+
+pub mod api;
+mod commit;
+pub mod directory;
+pub mod failure;
+pub mod ffi;
+mod file;
+mod functions;
+mod host;
+mod memory;
+mod methods;
+mod moment;
+mod pages;
+mod pragmas;
+mod snapshots;
+mod vfs;
+
+use std::ffi::c_int;
+
+use api::Api;
+use host::Host;
+pub use moment::written as written_time;
+pub use vfs::NUMBER_PARAMETER;
+
+/// Registers the VFS with the SQLite of these functions. Once is enough; again it does nothing.
+///
+/// # Errors
+/// `MISUSE` if another SQLite in this process has it; whatever code SQLite refuses it with.
+pub fn register(api: Api) -> Result<(), c_int> {
+    vfs::register(Host::found(api).ok_or(ffi::SQLITE_MISUSE)?)
+}
+
+/// Makes functions and tables known to a connection. Answers a code of SQLite's.
+///
+/// # Safety
+/// The connection is one of the SQLite that was registered, and open.
+pub unsafe fn prepare(connection: *mut ffi::sqlite3) -> c_int {
+    let Some(host) = Host::get() else { return ffi::SQLITE_MISUSE };
+    // SAFETY: as promised.
+    match unsafe { functions::register(host, connection) } {
+        // SAFETY: as promised.
+        ffi::SQLITE_OK => unsafe { snapshots::register(host, connection) },
+        code => code,
+    }
+}

@@ -1,0 +1,85 @@
+//! The SQLite that this crate links.
+//!
+//! Owns: handing its functions to `bygone_sql_core`. May call: `rusqlite::ffi`.
+
+use std::ffi::{c_char, c_int};
+
+use bygone_sql_core::api::Api;
+use bygone_sql_core::ffi::{SQLITE_OK, sqlite3};
+use rusqlite::ffi;
+
+use crate::error::{Error, Result};
+
+/// Makes the VFS `bygone` known to the SQLite that `rusqlite` is linked with, and SQL functions and tables to all
+/// connections that are opened from then on. [`Sql`](crate::Sql) does it by itself; it is for those who open
+/// `file:DIRECTORY?vfs=bygone` with [`rusqlite::Connection::open`].
+///
+/// # Errors
+/// If SQLite refuses.
+pub fn register() -> Result<()> {
+    let refused = |code: c_int| Error::Sqlite(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None));
+    // SAFETY: nothing is passed; it makes sure that SQLite can be used.
+    match unsafe { ffi::sqlite3_initialize() } {
+        SQLITE_OK => {}
+        code => return Err(refused(code)),
+    }
+    bygone_sql_core::register(api()).map_err(refused)?;
+    // SAFETY: SQLite calls it as it calls an entry point, and notes each only once.
+    match unsafe { ffi::sqlite3_auto_extension(Some(prepare)) } {
+        SQLITE_OK => Ok(()),
+        code => Err(refused(code)),
+    }
+}
+
+unsafe extern "C" fn prepare(
+    connection: *mut ffi::sqlite3,
+    _error: *mut *mut c_char,
+    _routines: *const ffi::sqlite3_api_routines,
+) -> c_int {
+    // SAFETY: what SQLite passes.
+    unsafe { bygone_sql_core::prepare(connection.cast::<sqlite3>()) }
+}
+
+/// Fills the table from linked symbols.
+macro_rules! api {
+    ($($name:ident: $symbol:ident,)*) => {
+        Api {
+            // SAFETY: both declare the same function of C; their types differ in the names of opaque structures.
+            $($name: unsafe { std::mem::transmute::<*const (), _>(ffi::$symbol as *const ()) },)*
+        }
+    };
+}
+
+fn api() -> Api {
+    api! {
+        column_blob: sqlite3_column_blob,
+        column_bytes: sqlite3_column_bytes,
+        column_int64: sqlite3_column_int64,
+        declare_vtab: sqlite3_declare_vtab,
+        errmsg: sqlite3_errmsg,
+        finalize: sqlite3_finalize,
+        free: sqlite3_free,
+        get_autocommit: sqlite3_get_autocommit,
+        result_error: sqlite3_result_error,
+        result_int64: sqlite3_result_int64,
+        result_null: sqlite3_result_null,
+        result_text: sqlite3_result_text,
+        step: sqlite3_step,
+        value_bytes: sqlite3_value_bytes,
+        value_text: sqlite3_value_text,
+        value_type: sqlite3_value_type,
+        prepare_v2: sqlite3_prepare_v2,
+        create_module_v2: sqlite3_create_module_v2,
+        file_control: sqlite3_file_control,
+        vfs_find: sqlite3_vfs_find,
+        vfs_register: sqlite3_vfs_register,
+        result_error_code: sqlite3_result_error_code,
+        context_db_handle: sqlite3_context_db_handle,
+        create_function_v2: sqlite3_create_function_v2,
+        uri_parameter: sqlite3_uri_parameter,
+        auto_extension: sqlite3_auto_extension,
+        malloc64: sqlite3_malloc64,
+        db_name: sqlite3_db_name,
+        log: sqlite3_log,
+    }
+}

@@ -1,0 +1,108 @@
+//! Readers beside a writer.
+//!
+//! Owns: tests over several threads. May call: the support.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use bygone_sql::Sql;
+
+use crate::support::{Place, check, number, run};
+
+#[test]
+fn readers_see_whole_commits_and_keep_what_they_see() {
+    let place = Place::new();
+    let writer = place.sql();
+    run(&writer, "PRAGMA synchronous = NORMAL; CREATE TABLE t(a INTEGER PRIMARY KEY, b INTEGER, c)");
+    run(
+        &writer,
+        "INSERT INTO t WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < 200)
+                  SELECT i, 0, randomblob(300) FROM c",
+    );
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let readers: Vec<_> = (0..3)
+            .map(|_| {
+                let db = place.db.clone();
+                let done = &done;
+                scope.spawn(move || {
+                    let reader = db.sql("main").unwrap();
+                    let (mut last, mut looks) = (0, 0);
+                    let mut ends = false;
+                    while !ends {
+                        ends = done.load(Ordering::Relaxed) && looks >= 3;
+                        run(&reader, "BEGIN");
+                        // Every commit adds one to each row.
+                        let first = number(&reader, "SELECT min(b) FROM t");
+                        assert_eq!(number(&reader, "SELECT max(b) FROM t"), first);
+                        thread::yield_now();
+                        assert_eq!(number(&reader, "SELECT sum(b) FROM t"), 200 * first);
+                        run(&reader, "COMMIT");
+                        assert!(first >= last);
+                        last = first;
+                        looks += 1;
+                    }
+                    check(&reader);
+                    (looks, last)
+                })
+            })
+            .collect();
+        for i in 0..150 {
+            run(&writer, "UPDATE t SET b = b + 1, c = randomblob(300)");
+            if i % 20 == 0 {
+                place.db.merge().unwrap();
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+        for reader in readers {
+            let (looks, last) = reader.join().unwrap();
+            assert_eq!(last, 150, "after {looks} looks");
+        }
+    });
+    check(&writer);
+}
+
+#[test]
+fn writers_on_many_threads_lose_nothing() {
+    let place = Place::new();
+    run(&place.sql(), "CREATE TABLE t(a); INSERT INTO t VALUES (0)");
+    let committed = AtomicI64::new(0);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let connection = place.db.sql("main").unwrap();
+                connection.busy_timeout(Duration::from_secs(60)).unwrap();
+                run(&connection, "PRAGMA synchronous = OFF");
+                for _ in 0..100 {
+                    run(&connection, "BEGIN IMMEDIATE; UPDATE t SET a = a + 1; COMMIT");
+                    committed.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert_eq!(number(&place.sql(), "SELECT a FROM t"), 400);
+    assert_eq!(committed.into_inner(), 400);
+}
+
+#[test]
+fn connections_open_and_close_on_many_threads() {
+    let place = Place::new();
+    run(&place.sql(), "CREATE TABLE t(a); INSERT INTO t VALUES (1)");
+    let uri = place.uri("");
+    let Place { db, directory } = place;
+    drop(db);
+    bygone_sql::register().unwrap();
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..10 {
+                    // The last one that goes closes the directory, and the next one opens it again.
+                    let connection = rusqlite::Connection::open(&uri).unwrap();
+                    assert_eq!(number(&connection, "SELECT a FROM t"), 1);
+                }
+            });
+        }
+    });
+    drop(directory);
+}
