@@ -4,7 +4,10 @@
 
 mod attach;
 mod basics;
+mod crash;
+mod differential;
 mod layout;
+mod layouts;
 mod past;
 mod readers;
 mod statements;
