@@ -6,8 +6,8 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use crate::ffi::{Destructor, ScalarFunction, sqlite3, sqlite3_context, sqlite3_module, sqlite3_stmt};
-use crate::ffi::{sqlite3_value, sqlite3_vfs};
+use crate::ffi::{Authorizer, Destructor, ProgressHandler, ScalarFunction, sqlite3, sqlite3_context};
+use crate::ffi::{sqlite3_module, sqlite3_stmt, sqlite3_value, sqlite3_vfs};
 
 /// The oldest SQLite that can host us, 3.39: with `sqlite3_db_name`, and with VFSs that choose journals in memory.
 pub const VERSION_MIN: c_int = 3_039_000;
@@ -61,31 +61,47 @@ const LOG: usize = 167;
 
 // The numbers are places in `sqlite3_api_routines`, to which entries are only ever appended.
 api! {
+    0 aggregate_context(*mut sqlite3_context, c_int) -> *mut c_void;
+    5 bind_int64(*mut sqlite3_stmt, c_int, i64) -> c_int;
+    12 bind_value(*mut sqlite3_stmt, c_int, *const sqlite3_value) -> c_int;
+    16 close(*mut sqlite3) -> c_int;
     19 column_blob(*mut sqlite3_stmt, c_int) -> *const c_void;
     20 column_bytes(*mut sqlite3_stmt, c_int) -> c_int;
+    22 column_count(*mut sqlite3_stmt) -> c_int;
     29 column_int64(*mut sqlite3_stmt, c_int) -> i64;
+    30 column_name(*mut sqlite3_stmt, c_int) -> *const c_char;
+    39 column_value(*mut sqlite3_stmt, c_int) -> *mut sqlite3_value;
     50 declare_vtab(*mut sqlite3, *const c_char) -> c_int;
     53 errmsg(*mut sqlite3) -> *const c_char;
     57 finalize(*mut sqlite3_stmt) -> c_int;
     58 free(*mut c_void);
     60 get_autocommit(*mut sqlite3) -> c_int;
+    75 progress_handler(*mut sqlite3, c_int, Option<ProgressHandler>, *mut c_void);
+    77 reset(*mut sqlite3_stmt) -> c_int;
     80 result_error(*mut sqlite3_context, *const c_char, c_int);
     83 result_int64(*mut sqlite3_context, i64);
     84 result_null(*mut sqlite3_context);
     85 result_text(*mut sqlite3_context, *const c_char, c_int, Destructor);
+    89 result_value(*mut sqlite3_context, *mut sqlite3_value);
+    91 set_authorizer(*mut sqlite3, Option<Authorizer>, *mut c_void) -> c_int;
     94 step(*mut sqlite3_stmt) -> c_int;
+    101 user_data(*mut sqlite3_context) -> *mut c_void;
     103 value_bytes(*mut sqlite3_value) -> c_int;
+    107 value_int64(*mut sqlite3_value) -> i64;
     109 value_text(*mut sqlite3_value) -> *const u8;
     113 value_type(*mut sqlite3_value) -> c_int;
     116 prepare_v2(*mut sqlite3, *const c_char, c_int, *mut *mut sqlite3_stmt, *mut *const c_char) -> c_int;
     119 create_module_v2(*mut sqlite3, *const c_char, *const sqlite3_module, *mut c_void, Destructor) -> c_int;
     127 file_control(*mut sqlite3, *const c_char, c_int, *mut c_void) -> c_int;
+    135 open_v2(*const c_char, *mut *mut sqlite3, c_int, *const c_char) -> c_int;
     141 vfs_find(*const c_char) -> *mut sqlite3_vfs;
     142 vfs_register(*mut sqlite3_vfs, c_int) -> c_int;
     146 result_error_code(*mut sqlite3_context, c_int);
     149 context_db_handle(*mut sqlite3_context) -> *mut sqlite3;
     162 create_function_v2(*mut sqlite3, *const c_char, c_int, c_int, *mut c_void, Option<ScalarFunction>,
         Option<ScalarFunction>, Option<unsafe extern "C" fn(*mut sqlite3_context)>, Destructor) -> c_int;
+    166 extended_errcode(*mut sqlite3) -> c_int;
+    185 stmt_readonly(*mut sqlite3_stmt) -> c_int;
     189 uri_parameter(*const c_char, *const c_char) -> *const c_char;
     192 auto_extension(Option<unsafe extern "C" fn()>) -> c_int;
     197 malloc64(u64) -> *mut c_void;

@@ -191,6 +191,19 @@ pub struct sqlite3_module {
 /// An SQL function's implementation.
 pub type ScalarFunction = unsafe extern "C" fn(*mut sqlite3_context, c_int, *mut *mut sqlite3_value);
 
+/// What is asked for leave when a statement is prepared.
+pub type Authorizer = unsafe extern "C" fn(
+    *mut c_void,
+    c_int,
+    *const c_char,
+    *const c_char,
+    *const c_char,
+    *const c_char,
+) -> c_int;
+
+/// What is called now and then while a statement runs, and ends it by an answer other than 0.
+pub type ProgressHandler = unsafe extern "C" fn(*mut c_void) -> c_int;
+
 /// What is called with a value's memory when it is not needed any more.
 pub type Destructor = Option<unsafe extern "C" fn(*mut c_void)>;
 
@@ -203,6 +216,7 @@ pub const SQLITE_PERM: c_int = 3;
 pub const SQLITE_BUSY: c_int = 5;
 pub const SQLITE_NOMEM: c_int = 7;
 pub const SQLITE_READONLY: c_int = 8;
+pub const SQLITE_INTERRUPT: c_int = 9;
 pub const SQLITE_IOERR: c_int = 10;
 pub const SQLITE_CORRUPT: c_int = 11;
 pub const SQLITE_NOTFOUND: c_int = 12;
@@ -222,9 +236,12 @@ pub const SQLITE_IOERR_DATA: c_int = SQLITE_IOERR | (32 << 8);
 pub const SQLITE_OK_LOAD_PERMANENTLY: c_int = SQLITE_OK | (1 << 8);
 
 pub const SQLITE_OPEN_READONLY: c_int = 0x0000_0001;
+pub const SQLITE_OPEN_READWRITE: c_int = 0x0000_0002;
 pub const SQLITE_OPEN_CREATE: c_int = 0x0000_0004;
+pub const SQLITE_OPEN_URI: c_int = 0x0000_0040;
 pub const SQLITE_OPEN_MEMORY: c_int = 0x0000_0080;
 pub const SQLITE_OPEN_MAIN_DB: c_int = 0x0000_0100;
+pub const SQLITE_OPEN_NOMUTEX: c_int = 0x0000_8000;
 pub const SQLITE_OPEN_WAL: c_int = 0x0008_0000;
 
 pub const SQLITE_LOCK_NONE: c_int = 0;
@@ -247,7 +264,15 @@ pub const SQLITE_FCNTL_COMMIT_PHASETWO: c_int = 22;
 pub const SQLITE_FCNTL_PDB: c_int = 30;
 pub const SQLITE_FCNTL_RESERVE_BYTES: c_int = 38;
 
+pub const SQLITE_DENY: c_int = 1;
+pub const SQLITE_PRAGMA: c_int = 19;
+pub const SQLITE_READ: c_int = 20;
+pub const SQLITE_FUNCTION: c_int = 31;
+
+pub const SQLITE_INTEGER: c_int = 1;
+pub const SQLITE_TEXT: c_int = 3;
 pub const SQLITE_NULL: c_int = 5;
 pub const SQLITE_UTF8: c_int = 1;
 pub const SQLITE_DIRECTONLY: c_int = 0x0008_0000;
+pub const SQLITE_INNOCUOUS: c_int = 0x0020_0000;
 pub const SQLITE_INDEX_CONSTRAINT_EQ: c_uchar = 2;

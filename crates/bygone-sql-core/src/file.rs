@@ -3,8 +3,9 @@
 //! Owns: [`MainFile`]: what it reads through, what its transaction has written, which locks it has. Promises: between
 //! SHARED and its end every read is of one view; what is written from RESERVED on is seen by this file alone until the
 //! commit, and forgotten without one; SQLite keeps its cache across commits of its own, and drops it whenever another
-//! state is read. May call: `directory`, `pages`, `commit`.
+//! state is read. May call: `directory`, `pages`, `kept`, `commit`.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use crate::directory::{Database, Handle, locked};
 use crate::failure::{Failure, Result};
 use crate::ffi::*;
 use crate::host::Host;
+use crate::kept::Kept;
 use crate::pages::{Shape, copy_part, is_page_size, key};
 
 /// Where in page 1 the bytes are by which SQLite tells whether its cache still holds.
@@ -58,6 +60,8 @@ pub struct MainFile {
     pub(crate) reserved_bytes: u8,
     /// The snapshot that this connection declared last.
     pub(crate) declared: Option<u64>,
+    /// Pages of the past that is read, where one past after another is.
+    pub(crate) kept: Option<RefCell<Kept>>,
 }
 
 /// The past that a connection reads.
@@ -142,6 +146,7 @@ impl MainFile {
             page_bytes_wanted: PAGE_BYTES_DEFAULT,
             reserved_bytes: 0,
             declared: None,
+            kept: None,
         }
     }
 
@@ -226,6 +231,9 @@ impl MainFile {
         if self.view.is_none() {
             self.load_shape(&self.present_or_past())?;
         }
+        if let (Some(kept), 0) = (&self.kept, self.seen_shape().pages) {
+            kept.borrow_mut().note_empty();
+        }
         Ok(self.seen_shape().bytes() as i64)
     }
 
@@ -241,6 +249,10 @@ impl MainFile {
             if shape.pages == 0 {
                 // SQLite takes its page 1 to be empty now, without reading it.
                 self.cached.state = None;
+                self.note_drop();
+                if let Some(kept) = &self.kept {
+                    kept.borrow_mut().note_empty();
+                }
                 out.fill(0);
                 return Ok(false);
             }
@@ -248,6 +260,7 @@ impl MainFile {
             if self.cached.state != Some(shape.state) {
                 // Other bytes, whatever they are, make SQLite drop its cache, and read page 1.
                 out.iter_mut().for_each(|byte| *byte = !*byte);
+                self.note_drop();
             }
             return Ok(true);
         }
@@ -277,6 +290,13 @@ impl MainFile {
         Ok(within == out.len())
     }
 
+    /// SQLite is about to drop its cache.
+    fn note_drop(&self) {
+        if let Some(kept) = &self.kept {
+            kept.borrow_mut().forget_read();
+        }
+    }
+
     /// Copies the part of a page that begins at `from`.
     #[inline]
     fn read_page(&self, view: &Snapshot, page: u32, from: usize, out: &mut [u8]) -> Result<()> {
@@ -294,6 +314,10 @@ impl MainFile {
             out.fill(0);
             return Ok(());
         };
+        if let Some(kept) = &self.kept {
+            kept.borrow_mut().read(page, from, out, || view.get(table, key(page)))?;
+            return Ok(());
+        }
         let found = view.get_with(table, key(page), |stored| copy_part(stored, from, &mut *out))?;
         if found.is_none() {
             // SQLite does not write pages that were freed before they were ever needed.

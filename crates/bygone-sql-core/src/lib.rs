@@ -13,12 +13,16 @@ pub mod ffi;
 mod file;
 mod functions;
 mod host;
+mod kept;
 mod memory;
 mod methods;
 mod moment;
 mod pages;
 mod pragmas;
+mod session;
+mod sets;
 mod snapshots;
+mod statement;
 mod vfs;
 
 use std::ffi::c_int;
@@ -26,7 +30,9 @@ use std::ffi::c_int;
 use api::Api;
 use host::Host;
 pub use moment::written as written_time;
-pub use vfs::NUMBER_PARAMETER;
+pub use session::{OnProgress, SetProgress, SetStats};
+pub use sets::{on_set_progress, set_stats};
+pub use vfs::{NUMBER_PARAMETER, push_escaped};
 
 /// Registers the VFS with the SQLite of these functions. Once is enough; again it does nothing.
 ///
@@ -43,9 +49,14 @@ pub fn register(api: Api) -> Result<(), c_int> {
 pub unsafe fn prepare(connection: *mut ffi::sqlite3) -> c_int {
     let Some(host) = Host::get() else { return ffi::SQLITE_MISUSE };
     // SAFETY: as promised.
-    match unsafe { functions::register(host, connection) } {
-        // SAFETY: as promised.
-        ffi::SQLITE_OK => unsafe { snapshots::register(host, connection) },
-        code => code,
+    unsafe {
+        let mut code = functions::register(host, connection);
+        if code == ffi::SQLITE_OK {
+            code = snapshots::register(host, connection);
+        }
+        if code == ffi::SQLITE_OK {
+            code = sets::register(host, connection);
+        }
+        code
     }
 }

@@ -178,6 +178,17 @@ pub(crate) fn past(directory: &Handle, table: &str, text: String) -> Result<Opti
     Ok(Some(Past { text, view, table }))
 }
 
+/// Writes a part of a URI in such a way that nothing in it means anything.
+pub fn push_escaped(uri: &mut String, part: &[u8]) {
+    for byte in part {
+        if byte.is_ascii_alphanumeric() || b"/-_.~".contains(byte) {
+            uri.push(char::from(*byte));
+        } else {
+            uri.push_str(&format!("%{byte:02x}"));
+        }
+    }
+}
+
 unsafe extern "C" fn delete(_vfs: *mut sqlite3_vfs, _name: *const c_char, _sync: c_int) -> c_int {
     // Only files that live in memory are deleted, and nothing is left of those that are closed.
     SQLITE_OK

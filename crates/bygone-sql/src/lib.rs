@@ -34,15 +34,20 @@
 mod error;
 mod host;
 mod run;
+mod sets;
 mod statements;
+
+use std::os::unix::ffi::OsStrExt;
 
 use bygone::{Db, SnapshotRef};
 use bygone_sql_core::directory::{self, Handle};
-use bygone_sql_core::{NUMBER_PARAMETER, failure};
+use bygone_sql_core::{NUMBER_PARAMETER, failure, push_escaped};
+pub use bygone_sql_core::{SetProgress, SetStats};
 pub use error::{Error, Result};
 pub use host::register;
 pub use run::{execute, run};
 use rusqlite::{Connection, OpenFlags};
+pub use sets::{on_set_progress, set_stats};
 
 /// The SQL databases of a Bygone database.
 pub trait Sql {
@@ -88,10 +93,8 @@ fn open(db: &Db, name: &str, as_of: Option<&str>, how: OpenFlags) -> Result<Conn
     // Until the connection has its own share.
     let directory: Handle = directory::share(db);
     let mut uri = "file:".to_owned();
-    push_escaped(
-        &mut uri,
-        &std::path::absolute(db.path()).unwrap_or_else(|_| db.path().to_owned()).to_string_lossy(),
-    );
+    let path = std::path::absolute(db.path()).unwrap_or_else(|_| db.path().to_owned());
+    push_escaped(&mut uri, path.as_os_str().as_bytes());
     let number = directory.number.to_string();
     let number_parameter = NUMBER_PARAMETER.to_string_lossy();
     let mut parameters = vec![("vfs", "bygone"), ("db", name), (&*number_parameter, &number)];
@@ -100,20 +103,9 @@ fn open(db: &Db, name: &str, as_of: Option<&str>, how: OpenFlags) -> Result<Conn
         uri.push(if index == 0 { '?' } else { '&' });
         uri.push_str(parameter);
         uri.push('=');
-        push_escaped(&mut uri, value);
+        push_escaped(&mut uri, value.as_bytes());
     }
     failure::take_last();
     let flags = how | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     Connection::open_with_flags(&uri, flags).map_err(Error::of)
-}
-
-/// Writes a part of a URI in such a way that nothing in it means anything.
-fn push_escaped(uri: &mut String, part: &str) {
-    for byte in part.bytes() {
-        if byte.is_ascii_alphanumeric() || b"/-_.~".contains(&byte) {
-            uri.push(char::from(byte));
-        } else {
-            uri.push_str(&format!("%{byte:02x}"));
-        }
-    }
 }

@@ -10,5 +10,6 @@ mod layout;
 mod layouts;
 mod past;
 mod readers;
+mod sets;
 mod statements;
 mod support;

@@ -1,0 +1,280 @@
+//! One connection that reads snapshot after snapshot.
+//!
+//! Owns: [`Asker`], which turns to snapshots and runs the query. Promises: the query runs again as of a snapshot unless
+//! that could give nothing else than its last run; pages that snapshots share are taken from the database once. May
+//! call: `file`, `kept`, `vfs`, `session`, `statement`.
+//!
+//! A turn compares the pages of the two snapshots, at a cost of what differs, and looks whether SQLite has read any of
+//! them since it last dropped its cache: that is all that the last run has seen, and may be more. If pages of the schema
+//! differ, the connection is opened anew, which is what SQLite would do to its schema at least.
+
+use std::cell::{Cell, RefCell};
+use std::ffi::{c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use bygone::{Snapshot, Table};
+
+use super::staging::Staging;
+use crate::api::text;
+use crate::directory::{Handle, TABLE_PREFIX, locked};
+use crate::failure::{Failure, Result};
+use crate::ffi::*;
+use crate::file::{MainFile, Past};
+use crate::host::Host;
+use crate::kept::{Kept, Moved};
+use crate::pages::Shape;
+use crate::session::Session;
+use crate::statement::{Connection, MAIN, Statement};
+use crate::vfs;
+
+/// After how many of SQLite's steps it is asked whether all is to end.
+const STEPS: c_int = 10_000;
+
+/// Tables whose content is not that of pages that were read.
+const OUTSIDE: [&str; 2] = ["dbstat", "sqlite_dbpage"];
+
+/// Asks one query of many snapshots.
+pub(super) struct Asker {
+    host: &'static Host,
+    directory: Handle,
+    /// The table of the SQL database.
+    table: String,
+    query: String,
+    watch: Box<Watch>,
+    reader: Option<Reader>,
+}
+
+impl Asker {
+    /// # Safety
+    /// The connection is in a call of this thread's for as long as this lives.
+    pub unsafe fn new(
+        host: &'static Host,
+        connection: *mut sqlite3,
+        (directory, table): (Handle, String),
+        query: String,
+    ) -> Result<Asker> {
+        // SAFETY: as promised.
+        let probe = unsafe { Statement::prepare(host, connection, "SELECT 1") }?;
+        let watch = Watch {
+            probe: RefCell::new(probe),
+            is_preparing: Cell::new(false),
+            reads_outside: Cell::new(false),
+        };
+        Ok(Asker { host, directory, table, query, watch: Box::new(watch), reader: None })
+    }
+
+    /// Turns to a snapshot. Answers whether the query is to be run.
+    pub fn turn(&mut self, snapshot: u64) -> Result<bool> {
+        if self.watch.is_interrupted() {
+            return Err(Failure::new(SQLITE_INTERRUPT, "interrupted"));
+        }
+        let text = format!("id:{snapshot}");
+        let Some(past) = vfs::past(&self.directory, &self.table, text)? else { return Ok(true) };
+        let kept = match self.reader.take() {
+            None => Kept::default(),
+            Some(mut reader) => match reader.turn(past.view.clone(), past.table.clone())? {
+                Moved::Schema => reader.close(),
+                moved => {
+                    // SAFETY: nobody is in a call of the reader's connection.
+                    unsafe { (*reader.file).set_past(Some(past)) };
+                    let again = moved == Moved::Pages || self.watch.reads_outside.get();
+                    let again = again || locked(&reader.session.asked).told;
+                    self.reader = Some(reader);
+                    return Ok(again);
+                }
+            },
+        };
+        self.reader = Some(self.open(snapshot, past, kept)?);
+        Ok(true)
+    }
+
+    fn open(&self, snapshot: u64, past: Past, mut kept: Kept) -> Result<Reader> {
+        let connection = Connection::open(self.host, &self.uri(snapshot))?;
+        let session = match Session::of(connection.raw()) {
+            Some(session) => session,
+            // The host has forgotten what it should do with new connections.
+            None => {
+                // SAFETY: it is open.
+                unsafe { crate::prepare(connection.raw()) };
+                Session::of(connection.raw()).ok_or_else(|| Failure::code(SQLITE_NOMEM))?
+            }
+        };
+        let file = self.host.main_file(connection.raw(), MAIN);
+        let file = file.ok_or_else(|| Failure::new(SQLITE_ERROR, "the VFS bygone is not Bygone's"))?;
+        kept.forget_read();
+        // SAFETY: nobody is in a call of this connection.
+        unsafe { (*file).kept = Some(RefCell::new(kept)) };
+        // This loads the schema.
+        drop(connection.prepare("SELECT 1 FROM sqlite_schema")?);
+        // SAFETY: as above.
+        if let Some(kept) = unsafe { &(*file).kept } {
+            kept.borrow_mut().note_schema();
+        }
+        let watch: *const Watch = &*self.watch;
+        // SAFETY: the watch stays where it is, and is dropped after the reader.
+        unsafe {
+            (self.host.api.set_authorizer)(connection.raw(), Some(authorize), watch.cast_mut().cast());
+            (self.host.api.progress_handler)(
+                connection.raw(),
+                STEPS,
+                Some(progress),
+                watch.cast_mut().cast(),
+            );
+        }
+        self.watch.is_preparing.set(true);
+        let statement = connection.prepare(&self.query);
+        self.watch.is_preparing.set(false);
+        let statement = statement?;
+        if statement.column_count() == 0 || !statement.is_read_only() {
+            return Err(Failure::new(SQLITE_ERROR, "the query of a set is one that selects"));
+        }
+        let Past { view, table, .. } = past;
+        Ok(Reader { statement, _connection: connection, file, session, view, table })
+    }
+
+    fn uri(&self, snapshot: u64) -> String {
+        let path = self.directory.db.path();
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let name = self.table.strip_prefix(TABLE_PREFIX).unwrap_or(&self.table);
+        let mut uri = "file:".to_owned();
+        vfs::push_escaped(&mut uri, path.as_os_str().as_bytes());
+        uri.push_str("?vfs=bygone&db=");
+        vfs::push_escaped(&mut uri, name.as_bytes());
+        let number = vfs::NUMBER_PARAMETER.to_string_lossy();
+        uri.push_str(&format!("&{number}={}&as_of=id:{snapshot}", self.directory.number));
+        uri
+    }
+
+    /// Runs the query as of the snapshot that it was turned to.
+    pub fn run(&mut self, snapshot: u64, staging: &mut Staging) -> Result<()> {
+        let Some(reader) = &mut self.reader else { return Ok(()) };
+        {
+            let mut asked = locked(&reader.session.asked);
+            (asked.snapshot, asked.told) = (Some(snapshot), false);
+        }
+        staging.begin_run(reader.statement.columns())?;
+        while reader.statement.step()? {
+            staging.push(&reader.statement)?;
+        }
+        reader.statement.reset();
+        Ok(())
+    }
+
+    /// How many columns the query gives.
+    pub fn column_count(&self) -> usize {
+        self.reader.as_ref().map_or(0, |reader| reader.statement.column_count())
+    }
+
+    /// How many pages were taken from the database, and how many had been kept.
+    pub fn pages(&self) -> (u64, u64) {
+        // SAFETY: nobody is in a call of the reader's connection.
+        let kept = self.reader.as_ref().and_then(|reader| unsafe { (*reader.file).kept.as_ref() });
+        kept.map_or((0, 0), |kept| (kept.borrow().taken, kept.borrow().shared))
+    }
+}
+
+impl Drop for Asker {
+    fn drop(&mut self) {
+        // Before the watch that it reports to.
+        self.reader = None;
+    }
+}
+
+/// The connection.
+struct Reader {
+    // It goes before the connection that it is of.
+    statement: Statement,
+    _connection: Connection,
+    /// The main database of the connection, as long as that is open.
+    file: *mut MainFile,
+    session: Arc<Session>,
+    /// What was compared last.
+    view: Snapshot,
+    table: Option<Table>,
+}
+
+impl Reader {
+    /// Compares with what is to be read next.
+    fn turn(&mut self, view: Snapshot, table: Option<Table>) -> Result<Moved> {
+        let shape = |view: &Snapshot, table: &Option<Table>| match table {
+            Some(table) => Shape::load(view, table).map(Some),
+            None => Ok(None),
+        };
+        let is_same = shape(&self.view, &self.table)? == shape(&view, &table)?;
+        let moved = match table.as_ref().or(self.table.as_ref()) {
+            Some(either) if !is_same => {
+                let changes = self.view.diff(&view, either)?;
+                // SAFETY: nobody is in a call of the connection.
+                match unsafe { &(*self.file).kept } {
+                    Some(kept) => kept.borrow_mut().moved(changes)?,
+                    None => Moved::Schema,
+                }
+            }
+            _ => Moved::Nothing,
+        };
+        (self.view, self.table) = (view, table);
+        Ok(moved)
+    }
+
+    /// Closes the connection; the pages stay.
+    fn close(self) -> Kept {
+        // SAFETY: nobody is in a call of the connection.
+        let kept = unsafe { (*self.file).kept.take() };
+        kept.map(RefCell::into_inner).unwrap_or_default()
+    }
+}
+
+/// What the reader's connection reports to.
+struct Watch {
+    /// A statement of the connection that the set query is of: it fails when that is to end.
+    probe: RefCell<Statement>,
+    is_preparing: Cell<bool>,
+    /// Whether the query reads what is not in pages, or what differs each time.
+    reads_outside: Cell<bool>,
+}
+
+impl Watch {
+    fn is_interrupted(&self) -> bool {
+        let Ok(mut probe) = self.probe.try_borrow_mut() else { return false };
+        let interrupted = probe.step().is_err();
+        probe.reset();
+        interrupted
+    }
+}
+
+unsafe extern "C" fn progress(watch: *mut c_void) -> c_int {
+    // SAFETY: the reader is dropped before the watch.
+    let watch = unsafe { &*watch.cast::<Watch>() };
+    c_int::from(watch.is_interrupted())
+}
+
+unsafe extern "C" fn authorize(
+    watch: *mut c_void,
+    action: c_int,
+    first: *const c_char,
+    second: *const c_char,
+    _schema: *const c_char,
+    _trigger: *const c_char,
+) -> c_int {
+    // SAFETY: the reader is dropped before the watch.
+    let watch = unsafe { &*watch.cast::<Watch>() };
+    // SAFETY: null, or a text.
+    let name = |name: *const c_char| unsafe { text(name) }.unwrap_or_default().to_ascii_lowercase();
+    match action {
+        SQLITE_PRAGMA if watch.is_preparing.get() => return SQLITE_DENY,
+        // By a table such as `pragma_page_count`.
+        SQLITE_PRAGMA => watch.reads_outside.set(true),
+        SQLITE_READ => {
+            let table = name(first);
+            if OUTSIDE.contains(&&table[..]) || table.starts_with("bygone_") {
+                watch.reads_outside.set(true);
+            }
+        }
+        SQLITE_FUNCTION if matches!(&name(second)[..], "random" | "randomblob") => {
+            watch.reads_outside.set(true);
+        }
+        _ => {}
+    }
+    SQLITE_OK
+}

@@ -1,0 +1,206 @@
+//! Connections of our own to the host's SQLite, and prepared statements.
+//!
+//! Owns: [`Connection`], [`Statement`]. Promises: each is closed once; a failure has SQLite's code and words, or the
+//! words of what it comes from. May call: `host`, `failure`.
+
+use std::ffi::{CStr, CString, c_int};
+
+use crate::api::text;
+use crate::failure::{self, Failure, Result};
+use crate::ffi::*;
+use crate::host::Host;
+
+/// A connection that we have opened. One thread at a time uses it.
+pub(crate) struct Connection {
+    host: &'static Host,
+    raw: *mut sqlite3,
+}
+
+impl Connection {
+    /// Opens a database, with the default VFS unless the URI names another.
+    pub fn open(host: &'static Host, uri: &str) -> Result<Connection> {
+        let name = CString::new(uri).map_err(|_| Failure::new(SQLITE_CANTOPEN, "a name with a NUL in it"))?;
+        let flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_URI | SQLITE_OPEN_NOMUTEX;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the name ends with a NUL. What is opened is closed by the drop, also after a failure.
+        let code = unsafe { (host.api.open_v2)(name.as_ptr(), &mut raw, flags, std::ptr::null()) };
+        let connection = Connection { host, raw };
+        if code == SQLITE_OK {
+            return Ok(connection);
+        }
+        Err(if raw.is_null() { Failure::code(code) } else { failed(host, raw) })
+    }
+
+    /// SQLite's address of it.
+    pub fn raw(&self) -> *mut sqlite3 {
+        self.raw
+    }
+
+    /// Prepares the one statement that a text has.
+    pub fn prepare(&self, sql: &str) -> Result<Statement> {
+        // SAFETY: it is open as long as `self`, which is not closed before its statements are finalized.
+        unsafe { Statement::prepare(self.host, self.raw, sql) }
+    }
+
+    /// Runs one statement to its end.
+    pub fn run(&self, sql: &str) -> Result<()> {
+        self.prepare(sql)?.run()
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // SAFETY: it is closed once, after its statements, which whoever has both drops first: SQLite would refuse.
+        unsafe { (self.host.api.close)(self.raw) };
+    }
+}
+
+/// The failure that a connection has just had.
+fn failed(host: &Host, connection: *mut sqlite3) -> Failure {
+    // SAFETY: the connection is open.
+    let (code, words) = unsafe {
+        ((host.api.extended_errcode)(connection), text((host.api.errmsg)(connection)).unwrap_or_default())
+    };
+    // SQLite has no words of its own for what happens below it.
+    let below = if code & 0xff == SQLITE_ERROR { None } else { failure::take_last() };
+    Failure::new(code, below.unwrap_or(words))
+}
+
+/// A prepared statement.
+pub(crate) struct Statement {
+    host: &'static Host,
+    connection: *mut sqlite3,
+    raw: *mut sqlite3_stmt,
+}
+
+impl Statement {
+    /// Prepares the one statement that a text has.
+    ///
+    /// # Safety
+    /// The connection is open, stays open as long as the statement, and is used by this thread alone.
+    pub unsafe fn prepare(host: &'static Host, connection: *mut sqlite3, sql: &str) -> Result<Statement> {
+        // SAFETY: as promised.
+        let (statement, rest) = unsafe { Statement::first(host, connection, sql) }?;
+        let Some(statement) = statement else {
+            return Err(Failure::new(SQLITE_ERROR, "there is no statement"));
+        };
+        // SAFETY: as promised.
+        match unsafe { Statement::first(host, connection, rest) } {
+            Ok((None, _)) => Ok(statement),
+            _ => Err(Failure::new(SQLITE_ERROR, "there is more than one statement")),
+        }
+    }
+
+    /// # Safety
+    /// As [`prepare`](Statement::prepare).
+    unsafe fn first<'t>(
+        host: &'static Host,
+        connection: *mut sqlite3,
+        sql: &'t str,
+    ) -> Result<(Option<Statement>, &'t str)> {
+        let bytes = c_int::try_from(sql.len()).map_err(|_| Failure::code(SQLITE_TOOBIG))?;
+        let start: *const std::ffi::c_char = sql.as_ptr().cast();
+        let (mut raw, mut tail) = (std::ptr::null_mut(), start);
+        // SAFETY: as promised; the text has so many bytes.
+        let code = unsafe { (host.api.prepare_v2)(connection, start, bytes, &mut raw, &mut tail) };
+        if code != SQLITE_OK {
+            return Err(failed(host, connection));
+        }
+        let used = (tail as usize).wrapping_sub(start as usize);
+        let statement = (!raw.is_null()).then_some(Statement { host, connection, raw });
+        Ok((statement, sql.get(used..).unwrap_or_default()))
+    }
+
+    /// Whether there is another row.
+    pub fn step(&mut self) -> Result<bool> {
+        // SAFETY: the statement is not finalized before the drop.
+        match unsafe { (self.host.api.step)(self.raw) } {
+            SQLITE_ROW => Ok(true),
+            SQLITE_DONE => Ok(false),
+            _ => Err(failed(self.host, self.connection)),
+        }
+    }
+
+    /// Ends a run, so that another may begin.
+    pub fn reset(&mut self) {
+        // SAFETY: as in `step`. It answers again what the last step did.
+        unsafe { (self.host.api.reset)(self.raw) };
+    }
+
+    /// Steps to the end.
+    pub fn run(&mut self) -> Result<()> {
+        while self.step()? {}
+        self.reset();
+        Ok(())
+    }
+
+    /// Whether it changes no database.
+    pub fn is_read_only(&self) -> bool {
+        // SAFETY: as in `step`.
+        unsafe { (self.host.api.stmt_readonly)(self.raw) != 0 }
+    }
+
+    /// How many columns its rows have.
+    pub fn column_count(&self) -> usize {
+        // SAFETY: as in `step`.
+        usize::try_from(unsafe { (self.host.api.column_count)(self.raw) }).unwrap_or(0)
+    }
+
+    /// The names of its columns.
+    pub fn columns(&self) -> Vec<String> {
+        let name = |column: usize| {
+            // SAFETY: as in `step`; the name stays until the statement is used again.
+            unsafe { text((self.host.api.column_name)(self.raw, column as c_int)) }.unwrap_or_default()
+        };
+        (0..self.column_count()).map(name).collect()
+    }
+
+    /// A value of the row that the last step found; valid until the next one.
+    pub fn value(&self, column: usize) -> *mut sqlite3_value {
+        // SAFETY: as in `step`; a column that is not there is NULL.
+        unsafe { (self.host.api.column_value)(self.raw, column as c_int) }
+    }
+
+    /// A number of that row.
+    pub fn number(&self, column: usize) -> i64 {
+        // SAFETY: as in `value`.
+        unsafe { (self.host.api.column_int64)(self.raw, column as c_int) }
+    }
+
+    /// Sets a parameter, counted from 1.
+    pub fn bind_number(&mut self, parameter: usize, number: i64) -> Result<()> {
+        // SAFETY: as in `step`.
+        let code = unsafe { (self.host.api.bind_int64)(self.raw, parameter as c_int, number) };
+        self.bound(code)
+    }
+
+    /// Sets parameters, from `first` on, to the values of another statement's row, as they are.
+    pub fn bind_row(&mut self, first: usize, row: &Statement) -> Result<()> {
+        for column in 0..row.column_count() {
+            // SAFETY: as in `step`; the value is copied.
+            let code =
+                unsafe { (self.host.api.bind_value)(self.raw, (first + column) as c_int, row.value(column)) };
+            self.bound(code)?;
+        }
+        Ok(())
+    }
+
+    fn bound(&self, code: c_int) -> Result<()> {
+        if code == SQLITE_OK { Ok(()) } else { Err(failed(self.host, self.connection)) }
+    }
+}
+
+impl Drop for Statement {
+    fn drop(&mut self) {
+        // SAFETY: it is finalized once.
+        unsafe { (self.host.api.finalize)(self.raw) };
+    }
+}
+
+/// A name as SQL has it.
+pub(crate) fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// The main database of a connection that we have opened.
+pub(crate) const MAIN: &CStr = c"main";
