@@ -3,7 +3,7 @@
 //! Owns: [`MainFile`]: what it reads through, what its transaction has written, which locks it has. Promises: between
 //! SHARED and its end every read is of one view; what is written from RESERVED on is seen by this file alone until the
 //! commit, and forgotten without one; SQLite keeps its cache across commits of its own, and drops it whenever another
-//! state is read. May call: `directory`, `pages`, `kept`, `commit`.
+//! state is read. May call: `directory`, `pages`, `seen`, `commit`.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,8 +16,8 @@ use crate::directory::{Database, Handle, locked};
 use crate::failure::{Failure, Result};
 use crate::ffi::*;
 use crate::host::Host;
-use crate::kept::Kept;
 use crate::pages::{Shape, copy_part, is_page_size, key};
+use crate::seen::Seen;
 
 /// Where in page 1 the bytes are by which SQLite tells whether its cache still holds.
 const VERSION_AT: i64 = 24;
@@ -60,8 +60,8 @@ pub struct MainFile {
     pub(crate) reserved_bytes: u8,
     /// The snapshot that this connection declared last.
     pub(crate) declared: Option<u64>,
-    /// Pages of the past that is read, where one past after another is.
-    pub(crate) kept: Option<RefCell<Kept>>,
+    /// What SQLite may know, where one past after another is read.
+    pub(crate) seen: Option<RefCell<Seen>>,
 }
 
 /// The past that a connection reads.
@@ -146,7 +146,7 @@ impl MainFile {
             page_bytes_wanted: PAGE_BYTES_DEFAULT,
             reserved_bytes: 0,
             declared: None,
-            kept: None,
+            seen: None,
         }
     }
 
@@ -231,8 +231,8 @@ impl MainFile {
         if self.view.is_none() {
             self.load_shape(&self.present_or_past())?;
         }
-        if let (Some(kept), 0) = (&self.kept, self.seen_shape().pages) {
-            kept.borrow_mut().note_empty();
+        if let (Some(seen), 0) = (&self.seen, self.seen_shape().pages) {
+            seen.borrow_mut().note_empty();
         }
         Ok(self.seen_shape().bytes() as i64)
     }
@@ -250,8 +250,8 @@ impl MainFile {
                 // SQLite takes its page 1 to be empty now, without reading it.
                 self.cached.state = None;
                 self.note_drop();
-                if let Some(kept) = &self.kept {
-                    kept.borrow_mut().note_empty();
+                if let Some(seen) = &self.seen {
+                    seen.borrow_mut().note_empty();
                 }
                 out.fill(0);
                 return Ok(false);
@@ -292,8 +292,8 @@ impl MainFile {
 
     /// SQLite is about to drop its cache.
     fn note_drop(&self) {
-        if let Some(kept) = &self.kept {
-            kept.borrow_mut().forget_read();
+        if let Some(seen) = &self.seen {
+            seen.borrow_mut().forget();
         }
     }
 
@@ -314,9 +314,8 @@ impl MainFile {
             out.fill(0);
             return Ok(());
         };
-        if let Some(kept) = &self.kept {
-            kept.borrow_mut().read(page, from, out, || view.get(table, key(page)))?;
-            return Ok(());
+        if let Some(seen) = &self.seen {
+            seen.borrow_mut().note(page);
         }
         let found = view.get_with(table, key(page), |stored| copy_part(stored, from, &mut *out))?;
         if found.is_none() {

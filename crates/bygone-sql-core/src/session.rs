@@ -36,10 +36,8 @@ pub struct SetStats {
     pub skipped: u64,
     /// Rows that all runs gave.
     pub rows: u64,
-    /// Pages that were taken from the database.
-    pub pages_read: u64,
-    /// Pages that were asked for again, and had been kept.
-    pub pages_shared: u64,
+    /// How often its connection read a page.
+    pub page_reads: u64,
 }
 
 /// Called before each snapshot; `false` ends the set query.

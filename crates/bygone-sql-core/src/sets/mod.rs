@@ -358,7 +358,7 @@ impl Set<'_> {
             stats.snapshots += 1;
         }
         (stats.rows, stats.runs) = staging.counts();
-        (stats.pages_read, stats.pages_shared) = asker.pages();
+        stats.page_reads = asker.page_reads();
         *locked(&self.session.stats) = Some(stats);
         Ok(staging)
     }
@@ -426,10 +426,10 @@ unsafe extern "C" fn stats(context: *mut sqlite3_context, _count: c_int, _values
                 (host.api.result_null)(context);
                 return Ok(());
             };
-            let SetStats { snapshots, runs, skipped, rows, pages_read, pages_shared } = stats;
+            let SetStats { snapshots, runs, skipped, rows, page_reads } = stats;
             let text = format!(
                 "{{\"snapshots\":{snapshots},\"runs\":{runs},\"skipped\":{skipped},\"rows\":{rows},\
-                 \"pages_read\":{pages_read},\"pages_shared\":{pages_shared}}}"
+                 \"page_reads\":{page_reads}}}"
             );
             host.api.answer_text(context, &text);
             Ok(())

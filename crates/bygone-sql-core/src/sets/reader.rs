@@ -1,19 +1,16 @@
 //! One connection that reads snapshot after snapshot.
 //!
 //! Owns: [`Asker`], which turns to snapshots and runs the query. Promises: the query runs again as of a snapshot unless
-//! that could give nothing else than its last run; pages that snapshots share are taken from the database once. May
-//! call: `file`, `kept`, `vfs`, `session`, `statement`.
+//! that could give nothing else than its last run. May call: `file`, `seen`, `vfs`, `session`, `statement`.
 //!
-//! A turn compares the pages of the two snapshots, at a cost of what differs, and looks whether SQLite has read any of
-//! them since it last dropped its cache: that is all that the last run has seen, and may be more. If pages of the schema
-//! differ, the connection is opened anew, which is what SQLite would do to its schema at least.
+//! A turn compares the pages that SQLite has read since it last dropped its cache: all that the last run has seen, and
+//! perhaps more. If pages of the schema differ, the connection is opened anew, which is what SQLite would do to its
+//! schema at least. Pages that snapshots share need no cache of our own: the database's has them once.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-
-use bygone::{Snapshot, Table};
 
 use super::staging::Staging;
 use crate::api::text;
@@ -22,8 +19,8 @@ use crate::failure::{Failure, Result};
 use crate::ffi::*;
 use crate::file::{MainFile, Past};
 use crate::host::Host;
-use crate::kept::{Kept, Moved};
 use crate::pages::Shape;
+use crate::seen::{Difference, Moment, Seen};
 use crate::session::Session;
 use crate::statement::{Connection, MAIN, Statement};
 use crate::vfs;
@@ -43,6 +40,8 @@ pub(super) struct Asker {
     query: String,
     watch: Box<Watch>,
     reader: Option<Reader>,
+    /// Of connections that are closed.
+    page_reads: u64,
 }
 
 impl Asker {
@@ -61,7 +60,7 @@ impl Asker {
             is_preparing: Cell::new(false),
             reads_outside: Cell::new(false),
         };
-        Ok(Asker { host, directory, table, query, watch: Box::new(watch), reader: None })
+        Ok(Asker { host, directory, table, query, watch: Box::new(watch), reader: None, page_reads: 0 })
     }
 
     /// Turns to a snapshot. Answers whether the query is to be run.
@@ -71,25 +70,23 @@ impl Asker {
         }
         let text = format!("id:{snapshot}");
         let Some(past) = vfs::past(&self.directory, &self.table, text)? else { return Ok(true) };
-        let kept = match self.reader.take() {
-            None => Kept::default(),
-            Some(mut reader) => match reader.turn(past.view.clone(), past.table.clone())? {
-                Moved::Schema => reader.close(),
-                moved => {
-                    // SAFETY: nobody is in a call of the reader's connection.
-                    unsafe { (*reader.file).set_past(Some(past)) };
-                    let again = moved == Moved::Pages || self.watch.reads_outside.get();
-                    let again = again || locked(&reader.session.asked).told;
-                    self.reader = Some(reader);
-                    return Ok(again);
-                }
-            },
-        };
-        self.reader = Some(self.open(snapshot, past, kept)?);
+        if let Some(mut reader) = self.reader.take() {
+            let difference = reader.turn((past.view.clone(), past.table.clone()))?;
+            if difference != Difference::Schema {
+                // SAFETY: nobody is in a call of the reader's connection.
+                unsafe { (*reader.file).set_past(Some(past)) };
+                let again = difference == Difference::Pages || self.watch.reads_outside.get();
+                let again = again || locked(&reader.session.asked).told;
+                self.reader = Some(reader);
+                return Ok(again);
+            }
+            self.page_reads += reader.page_reads();
+        }
+        self.reader = Some(self.open(snapshot, past)?);
         Ok(true)
     }
 
-    fn open(&self, snapshot: u64, past: Past, mut kept: Kept) -> Result<Reader> {
+    fn open(&self, snapshot: u64, past: Past) -> Result<Reader> {
         let connection = Connection::open(self.host, &self.uri(snapshot))?;
         let session = match Session::of(connection.raw()) {
             Some(session) => session,
@@ -102,14 +99,13 @@ impl Asker {
         };
         let file = self.host.main_file(connection.raw(), MAIN);
         let file = file.ok_or_else(|| Failure::new(SQLITE_ERROR, "the VFS bygone is not Bygone's"))?;
-        kept.forget_read();
         // SAFETY: nobody is in a call of this connection.
-        unsafe { (*file).kept = Some(RefCell::new(kept)) };
+        unsafe { (*file).seen = Some(RefCell::default()) };
         // This loads the schema.
         drop(connection.prepare("SELECT 1 FROM sqlite_schema")?);
         // SAFETY: as above.
-        if let Some(kept) = unsafe { &(*file).kept } {
-            kept.borrow_mut().note_schema();
+        if let Some(seen) = unsafe { &(*file).seen } {
+            seen.borrow_mut().note_schema();
         }
         let watch: *const Watch = &*self.watch;
         // SAFETY: the watch stays where it is, and is dropped after the reader.
@@ -129,8 +125,7 @@ impl Asker {
         if statement.column_count() == 0 || !statement.is_read_only() {
             return Err(Failure::new(SQLITE_ERROR, "the query of a set is one that selects"));
         }
-        let Past { view, table, .. } = past;
-        Ok(Reader { statement, _connection: connection, file, session, view, table })
+        Ok(Reader { statement, _connection: connection, file, session, moment: (past.view, past.table) })
     }
 
     fn uri(&self, snapshot: u64) -> String {
@@ -166,11 +161,9 @@ impl Asker {
         self.reader.as_ref().map_or(0, |reader| reader.statement.column_count())
     }
 
-    /// How many pages were taken from the database, and how many had been kept.
-    pub fn pages(&self) -> (u64, u64) {
-        // SAFETY: nobody is in a call of the reader's connection.
-        let kept = self.reader.as_ref().and_then(|reader| unsafe { (*reader.file).kept.as_ref() });
-        kept.map_or((0, 0), |kept| (kept.borrow().taken, kept.borrow().shared))
+    /// How often a page was read.
+    pub fn page_reads(&self) -> u64 {
+        self.page_reads + self.reader.as_ref().map_or(0, Reader::page_reads)
     }
 }
 
@@ -189,39 +182,32 @@ struct Reader {
     /// The main database of the connection, as long as that is open.
     file: *mut MainFile,
     session: Arc<Session>,
-    /// What was compared last.
-    view: Snapshot,
-    table: Option<Table>,
+    /// What it reads.
+    moment: Moment,
 }
 
 impl Reader {
     /// Compares with what is to be read next.
-    fn turn(&mut self, view: Snapshot, table: Option<Table>) -> Result<Moved> {
-        let shape = |view: &Snapshot, table: &Option<Table>| match table {
+    fn turn(&mut self, next: Moment) -> Result<Difference> {
+        let shape = |(view, table): &Moment| match table {
             Some(table) => Shape::load(view, table).map(Some),
             None => Ok(None),
         };
-        let is_same = shape(&self.view, &self.table)? == shape(&view, &table)?;
-        let moved = match table.as_ref().or(self.table.as_ref()) {
-            Some(either) if !is_same => {
-                let changes = self.view.diff(&view, either)?;
-                // SAFETY: nobody is in a call of the connection.
-                match unsafe { &(*self.file).kept } {
-                    Some(kept) => kept.borrow_mut().moved(changes)?,
-                    None => Moved::Schema,
-                }
-            }
-            _ => Moved::Nothing,
-        };
-        (self.view, self.table) = (view, table);
-        Ok(moved)
+        let mut difference = Difference::Nothing;
+        if shape(&self.moment)? != shape(&next)? {
+            // SAFETY: nobody is in a call of the connection.
+            difference = match unsafe { &(*self.file).seen } {
+                Some(seen) => seen.borrow_mut().compare(&self.moment, &next)?,
+                None => Difference::Schema,
+            };
+        }
+        self.moment = next;
+        Ok(difference)
     }
 
-    /// Closes the connection; the pages stay.
-    fn close(self) -> Kept {
+    fn page_reads(&self) -> u64 {
         // SAFETY: nobody is in a call of the connection.
-        let kept = unsafe { (*self.file).kept.take() };
-        kept.map(RefCell::into_inner).unwrap_or_default()
+        unsafe { &(*self.file).seen }.as_ref().map_or(0, |seen: &RefCell<Seen>| seen.borrow().reads)
     }
 }
 

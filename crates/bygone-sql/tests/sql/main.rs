@@ -11,5 +11,6 @@ mod layouts;
 mod past;
 mod readers;
 mod sets;
+mod sets_measured;
 mod statements;
 mod support;
