@@ -6,6 +6,7 @@
 //! `ARCHITECTURE.md` tells how a transaction of SQLite's becomes one of the engine's.
 
 pub mod api;
+mod changes;
 mod commit;
 pub mod directory;
 pub mod failure;
@@ -56,6 +57,9 @@ pub unsafe fn prepare(connection: *mut ffi::sqlite3) -> c_int {
         }
         if code == ffi::SQLITE_OK {
             code = sets::register(host, connection);
+        }
+        if code == ffi::SQLITE_OK {
+            code = changes::register(host, connection);
         }
         code
     }

@@ -3,9 +3,9 @@
 //! Owns: [`Seen`]: which pages SQLite may know. Promises: [`Seen::compare`] tells whether a query that was run as of one
 //! moment could give anything else as of another. May call: `pages`.
 //!
-//! The pages that were read are compared one by one. That beats looking up all that differs between the two moments:
-//! a query reads few pages or takes long anyway, and where it has to be run again, the first page that says so ends the
-//! comparison.
+//! Only what was read is compared, page by page. That beats looking up all that differs between two moments, which is
+//! mostly other pages, and each of them costs more than two reads. The first page that says that the query has to be run
+//! again ends the comparison.
 
 use std::collections::HashSet;
 
@@ -178,8 +178,22 @@ mod tests {
         assert_eq!(step(&mut seen, &mut moment), Difference::Nothing);
         put(1, &first(3, 2));
         assert_eq!(step(&mut seen, &mut moment), Difference::Schema);
+        (10..40).for_each(|page| put(page, b"many"));
+        let _ = step(&mut seen, &mut moment);
+        seen.forget();
+        seen.note(1);
+        (10..30).for_each(|page| seen.note(page));
+        seen.note_schema();
+        seen.schema.remove(&15);
+        put(35, b"outside");
+        put(1, &first(4, 2));
+        assert_eq!(step(&mut seen, &mut moment), Difference::Nothing);
+        put(15, b"inside");
+        assert_eq!(step(&mut seen, &mut moment), Difference::Pages);
+        assert_eq!(seen.suspect, Some(15));
+        seen.schema = HashSet::from([1]);
         let nothing: Moment = (moment.0.clone(), None);
         assert_eq!(seen.compare(&moment, &nothing).unwrap(), Difference::Schema);
-        assert_eq!(seen.reads, 3);
+        assert_eq!(seen.reads, 24);
     }
 }

@@ -62,8 +62,7 @@ fn failed(host: &Host, connection: *mut sqlite3) -> Failure {
         ((host.api.extended_errcode)(connection), text((host.api.errmsg)(connection)).unwrap_or_default())
     };
     // SQLite has no words of its own for what happens below it.
-    let below = if code & 0xff == SQLITE_ERROR { None } else { failure::take_last() };
-    Failure::new(code, below.unwrap_or(words))
+    Failure::new(code, failure::take_last().unwrap_or(words))
 }
 
 /// A prepared statement.
@@ -167,6 +166,19 @@ impl Statement {
         unsafe { (self.host.api.column_int64)(self.raw, column as c_int) }
     }
 
+    /// A text of that row; of what is none, as SQLite has it as text.
+    pub fn text(&self, column: usize) -> String {
+        // SAFETY: as in `value`; a text ends with a NUL and stays until the value is used again.
+        unsafe { text((self.host.api.value_text)(self.value(column)).cast()) }.unwrap_or_default()
+    }
+
+    /// Sets a parameter, counted from 1, to a value as it is.
+    pub fn bind_value(&mut self, parameter: usize, value: *mut sqlite3_value) -> Result<()> {
+        // SAFETY: as in `step`; the value, which is one of a call that goes on or of a row, is copied.
+        let code = unsafe { (self.host.api.bind_value)(self.raw, parameter as c_int, value) };
+        self.bound(code)
+    }
+
     /// Sets a parameter, counted from 1.
     pub fn bind_number(&mut self, parameter: usize, number: i64) -> Result<()> {
         // SAFETY: as in `step`.
@@ -177,10 +189,7 @@ impl Statement {
     /// Sets parameters, from `first` on, to the values of another statement's row, as they are.
     pub fn bind_row(&mut self, first: usize, row: &Statement) -> Result<()> {
         for column in 0..row.column_count() {
-            // SAFETY: as in `step`; the value is copied.
-            let code =
-                unsafe { (self.host.api.bind_value)(self.raw, (first + column) as c_int, row.value(column)) };
-            self.bound(code)?;
+            self.bind_value(first + column, row.value(column))?;
         }
         Ok(())
     }

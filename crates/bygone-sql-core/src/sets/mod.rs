@@ -14,8 +14,9 @@ use std::collections::BTreeSet;
 use std::ffi::{CStr, c_int};
 
 use bygone::SnapshotId;
-use reader::Asker;
-use staging::{Staging, aggregates, make_table, value_of};
+pub(crate) use reader::{Asker, uri};
+pub(crate) use staging::Staging;
+use staging::{aggregates, make_table, value_of};
 
 use crate::api::text;
 use crate::directory::locked;
@@ -24,7 +25,7 @@ use crate::ffi::*;
 use crate::functions::wanted_file;
 use crate::host::Host;
 use crate::session::{OnProgress, Session, SetProgress, SetStats, release};
-use crate::statement::Statement;
+use crate::statement::{Connection, Statement};
 
 /// What is made of the results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -331,9 +332,9 @@ impl Set<'_> {
         };
         let db = directory.db.clone();
         let mut staging = Staging::new(self.host)?;
+        let query = Box::new(|_: &Connection| Ok(query.to_owned()));
         // SAFETY: as promised.
-        let mut asker =
-            unsafe { Asker::new(self.host, self.connection, (directory, table), query.to_owned()) }?;
+        let mut asker = unsafe { Asker::new(self.host, self.connection, (directory, table), query) }?;
         let mut stats = SetStats::default();
         for &snapshot in snapshots {
             let progress = SetProgress {
@@ -388,7 +389,7 @@ impl Set<'_> {
 }
 
 /// A failure, with the snapshot at which it was met.
-fn as_of(db: &bygone::Db, snapshot: u64, failure: Failure) -> Failure {
+pub(crate) fn as_of(db: &bygone::Db, snapshot: u64, failure: Failure) -> Failure {
     if failure.code & 0xff == SQLITE_INTERRUPT {
         return failure;
     }

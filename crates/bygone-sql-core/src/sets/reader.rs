@@ -31,28 +31,31 @@ const STEPS: c_int = 10_000;
 /// Tables whose content is not that of pages that were read.
 const OUTSIDE: [&str; 2] = ["dbstat", "sqlite_dbpage"];
 
+/// What is asked, as of what a connection reads. It may depend on the schema, and on nothing else.
+type Query<'q> = Box<dyn Fn(&Connection) -> Result<String> + 'q>;
+
 /// Asks one query of many snapshots.
-pub(super) struct Asker {
+pub(crate) struct Asker<'q> {
     host: &'static Host,
     directory: Handle,
     /// The table of the SQL database.
     table: String,
-    query: String,
+    query: Query<'q>,
     watch: Box<Watch>,
     reader: Option<Reader>,
     /// Of connections that are closed.
     page_reads: u64,
 }
 
-impl Asker {
+impl<'q> Asker<'q> {
     /// # Safety
     /// The connection is in a call of this thread's for as long as this lives.
     pub unsafe fn new(
         host: &'static Host,
         connection: *mut sqlite3,
         (directory, table): (Handle, String),
-        query: String,
-    ) -> Result<Asker> {
+        query: Query<'q>,
+    ) -> Result<Asker<'q>> {
         // SAFETY: as promised.
         let probe = unsafe { Statement::prepare(host, connection, "SELECT 1") }?;
         let watch = Watch {
@@ -87,7 +90,8 @@ impl Asker {
     }
 
     fn open(&self, snapshot: u64, past: Past) -> Result<Reader> {
-        let connection = Connection::open(self.host, &self.uri(snapshot))?;
+        let moment = format!("id:{snapshot}");
+        let connection = Connection::open(self.host, &uri(&self.directory, &self.table, &moment))?;
         let session = match Session::of(connection.raw()) {
             Some(session) => session,
             // The host has forgotten what it should do with new connections.
@@ -102,6 +106,7 @@ impl Asker {
         // SAFETY: nobody is in a call of this connection.
         unsafe { (*file).seen = Some(RefCell::default()) };
         // This loads the schema.
+        let query = (self.query)(&connection)?;
         drop(connection.prepare("SELECT 1 FROM sqlite_schema")?);
         // SAFETY: as above.
         if let Some(seen) = unsafe { &(*file).seen } {
@@ -119,26 +124,13 @@ impl Asker {
             );
         }
         self.watch.is_preparing.set(true);
-        let statement = connection.prepare(&self.query);
+        let statement = connection.prepare(&query);
         self.watch.is_preparing.set(false);
         let statement = statement?;
         if statement.column_count() == 0 || !statement.is_read_only() {
             return Err(Failure::new(SQLITE_ERROR, "the query of a set is one that selects"));
         }
         Ok(Reader { statement, _connection: connection, file, session, moment: (past.view, past.table) })
-    }
-
-    fn uri(&self, snapshot: u64) -> String {
-        let path = self.directory.db.path();
-        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let name = self.table.strip_prefix(TABLE_PREFIX).unwrap_or(&self.table);
-        let mut uri = "file:".to_owned();
-        vfs::push_escaped(&mut uri, path.as_os_str().as_bytes());
-        uri.push_str("?vfs=bygone&db=");
-        vfs::push_escaped(&mut uri, name.as_bytes());
-        let number = vfs::NUMBER_PARAMETER.to_string_lossy();
-        uri.push_str(&format!("&{number}={}&as_of=id:{snapshot}", self.directory.number));
-        uri
     }
 
     /// Runs the query as of the snapshot that it was turned to.
@@ -167,11 +159,26 @@ impl Asker {
     }
 }
 
-impl Drop for Asker {
+impl Drop for Asker<'_> {
     fn drop(&mut self) {
         // Before the watch that it reports to.
         self.reader = None;
     }
+}
+
+/// The URI of an SQL database as of a moment.
+pub(crate) fn uri(directory: &Handle, table: &str, moment: &str) -> String {
+    let path = directory.db.path();
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let name = table.strip_prefix(TABLE_PREFIX).unwrap_or(table);
+    let mut uri = "file:".to_owned();
+    vfs::push_escaped(&mut uri, path.as_os_str().as_bytes());
+    uri.push_str("?vfs=bygone&db=");
+    vfs::push_escaped(&mut uri, name.as_bytes());
+    let number = vfs::NUMBER_PARAMETER.to_string_lossy();
+    uri.push_str(&format!("&{number}={}&as_of=", directory.number));
+    vfs::push_escaped(&mut uri, moment.as_bytes());
+    uri
 }
 
 /// The connection.

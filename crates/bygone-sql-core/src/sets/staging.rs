@@ -110,6 +110,11 @@ impl Staging {
         (self.rows as u64, self.runs as u64)
     }
 
+    /// A connection for questions that have nothing to do with the runs.
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
     fn columns(&self) -> &[String] {
         self.columns.as_ref().map_or(&[], |(columns, _)| columns)
     }
@@ -123,6 +128,22 @@ impl Staging {
             select.insert_str(0, "snapshot, ");
         }
         Ok((names, self.connection.prepare(&format!("SELECT {select} FROM {ALL} {ORDER}"))?))
+    }
+
+    /// At which snapshots a query's one value, if it has a row, was another than at the one before: snapshot, what
+    /// happened, the value.
+    pub fn changes(&self) -> Result<Statement> {
+        if self.columns.is_none() {
+            return self.connection.prepare("SELECT NULL WHERE 0");
+        }
+        self.connection.prepare(
+            "SELECT snapshot, CASE WHEN before IS NULL THEN 'insert' WHEN state IS NULL THEN 'delete' ELSE 'update' END,
+                    state
+             FROM (SELECT snapshot, state, lag(state) OVER (ORDER BY snapshot) AS before
+                   FROM (SELECT snapshot, (SELECT c0 FROM rows WHERE number BETWEEN runs.first AND runs.last) AS state
+                         FROM runs))
+             WHERE state IS NOT before ORDER BY snapshot",
+        )
     }
 
     /// One value over all rows of the query's one column.

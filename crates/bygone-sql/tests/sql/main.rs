@@ -4,6 +4,7 @@
 
 mod attach;
 mod basics;
+mod changes;
 mod crash;
 mod differential;
 mod layout;
