@@ -147,7 +147,6 @@ fn constants_are_those_of_sqlite() {
         SQLITE_FCNTL_COMMIT_PHASETWO,
         SQLITE_FCNTL_PDB,
         SQLITE_FCNTL_RESERVE_BYTES,
-        SQLITE_NULL,
         SQLITE_UTF8,
         SQLITE_DIRECTONLY,
         SQLITE_INDEX_CONSTRAINT_EQ,
