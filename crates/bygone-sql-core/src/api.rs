@@ -65,8 +65,6 @@ api! {
     5 bind_int64(*mut sqlite3_stmt, c_int, i64) -> c_int;
     12 bind_value(*mut sqlite3_stmt, c_int, *const sqlite3_value) -> c_int;
     16 close(*mut sqlite3) -> c_int;
-    19 column_blob(*mut sqlite3_stmt, c_int) -> *const c_void;
-    20 column_bytes(*mut sqlite3_stmt, c_int) -> c_int;
     22 column_count(*mut sqlite3_stmt) -> c_int;
     29 column_int64(*mut sqlite3_stmt, c_int) -> i64;
     30 column_name(*mut sqlite3_stmt, c_int) -> *const c_char;
@@ -86,7 +84,6 @@ api! {
     91 set_authorizer(*mut sqlite3, Option<Authorizer>, *mut c_void) -> c_int;
     94 step(*mut sqlite3_stmt) -> c_int;
     101 user_data(*mut sqlite3_context) -> *mut c_void;
-    103 value_bytes(*mut sqlite3_value) -> c_int;
     107 value_int64(*mut sqlite3_value) -> i64;
     109 value_text(*mut sqlite3_value) -> *const u8;
     113 value_type(*mut sqlite3_value) -> c_int;

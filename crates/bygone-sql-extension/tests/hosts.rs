@@ -120,6 +120,41 @@ SELECT last_snapshot();
 }
 
 #[test]
+fn the_shell_asks_many_snapshots() {
+    if !shell_is_there() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let script = "
+.open file:bank?vfs=bygone
+CREATE TABLE accounts(owner TEXT PRIMARY KEY, balance INTEGER);
+INSERT INTO accounts VALUES ('alice', 100), ('bob', 20);
+SELECT snapshot_now('one');
+CREATE TABLE others(a);
+SELECT snapshot_now('two');
+UPDATE accounts SET balance = balance - 5 WHERE owner = 'alice';
+SELECT snapshot_now('three');
+SELECT CollateData(id, 'SELECT owner, balance FROM accounts', 'result') FROM bygone_snapshots;
+SELECT * FROM result WHERE owner = 'alice';
+SELECT AggregateDataInVariable(id, 'SELECT sum(balance) FROM accounts', 'min') FROM bygone_snapshots;
+SELECT AggregateDataInTable(id, 'SELECT * FROM accounts', 'main.most', 'balance:max') FROM bygone_snapshots;
+SELECT * FROM most;
+SELECT CollateDataIntoIntervals(id, 'SELECT * FROM accounts', 'spans') FROM bygone_snapshots;
+SELECT * FROM spans;
+SELECT bygone_set_stats() ->> 'snapshots';
+SELECT * FROM bygone_diff('accounts', 'one', 'three');
+SELECT * FROM bygone_history('accounts', 'alice');
+";
+    let (content, text) = shell(script, directory.path());
+    let expected = "1\n2\n3\n6\n1|alice|100\n2|alice|100\n3|alice|95\n115\n2\nalice|100\nbob|20\n3\n\
+                    alice|100|1|2\nbob|20|1|3\nalice|95|3|3\n3\n\
+                    update|alice|{\"owner\":\"alice\",\"balance\":100}|{\"owner\":\"alice\",\"balance\":95}\n\
+                    1|insert|{\"owner\":\"alice\",\"balance\":100}\n\
+                    3|update|{\"owner\":\"alice\",\"balance\":95}\n";
+    assert_eq!((content, &text[..]), (true, expected));
+}
+
+#[test]
 fn the_shell_imports_and_dumps() {
     if !shell_is_there() {
         return;

@@ -39,7 +39,8 @@ struct Both {
 impl Both {
     fn new(seed: u64) -> Both {
         let mut random = Random(seed);
-        let place = Place::with(bygone::Options::new().memtable_bytes(256 << 10).background(seed % 2 == 0));
+        let place =
+            Place::with(bygone::Options::new().memtable_bytes(256 << 10).background(seed.is_multiple_of(2)));
         let ours = place.sql();
         let stock = Connection::open_in_memory().unwrap();
         let page_bytes = 512 << random.below(6);
@@ -163,7 +164,8 @@ impl Both {
             ),
             21..22 => format!("DROP VIEW v{}", self.random.below(2)),
             22..24 => format!(
-                "CREATE TRIGGER r{} AFTER UPDATE ON {table} BEGIN UPDATE {table} SET c = 'by trigger' WHERE a = new.a + 1; END",
+                "CREATE TRIGGER r{} AFTER UPDATE ON {table} BEGIN \
+                 UPDATE {table} SET c = 'by trigger' WHERE a = new.a + 1; END",
                 self.random.below(3)
             ),
             24..25 => format!("DROP TRIGGER r{}", self.random.below(3)),
