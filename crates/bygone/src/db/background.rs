@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::engine::{Engine, lock};
 use super::relief::relief_loop;
@@ -153,6 +153,7 @@ fn merge_loop(engine: &Engine) -> Result<()> {
     let mut last_seq = engine.present.visible_seq();
     let mut last_change = Instant::now();
     let mut last_retention = (0, Instant::now());
+    let (mut last_move, window_step) = (Instant::now(), engine.window_step());
     loop {
         let woken = engine.merge_signal.wait(TICK);
         if woken == Woken::Closing || engine.health.is_poisoned() {
@@ -165,6 +166,11 @@ fn merge_loop(engine: &Engine) -> Result<()> {
         let seq = engine.present.visible_seq();
         if seq != last_seq {
             (last_seq, last_change) = (seq, Instant::now());
+        }
+        // Not at once: who opens a database to go back to something in its window should still find it.
+        if last_move.elapsed() >= window_step {
+            engine.move_window(SystemTime::now(), window_step)?;
+            last_move = Instant::now();
         }
         let idle = last_change.elapsed() >= IDLE_MERGE;
         if engine.merge_is_due(idle) {

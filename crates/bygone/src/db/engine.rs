@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use super::archive::Pending;
 use super::beside::Reader;
@@ -54,7 +54,8 @@ pub(crate) struct Engine {
     pub flushing: Mutex<()>,
     pub merging: Mutex<()>,
     pub merge_signal: Signal,
-    /// Snapshots were deleted, or a chain of intervals has ended, since the past was last looked through.
+    /// Snapshots were deleted, the window was moved, or a chain of intervals has ended, since the past was last looked
+    /// through.
     pub prune_wanted: AtomicBool,
     /// Nobody has looked yet for history runs that a crash left.
     pub litter_wanted: AtomicBool,
@@ -156,6 +157,7 @@ impl Engine {
     pub fn work_inline(&self) -> Result<()> {
         self.guarded(|engine| {
             engine.flush_all()?;
+            engine.move_window(SystemTime::now(), engine.window_step())?;
             if engine.merge_is_due(false) {
                 engine.merge_all()?;
             } else {
@@ -181,6 +183,19 @@ impl Engine {
             manifest.encode()
         })?;
         self.superblock_written();
+        Ok(())
+    }
+
+    /// Breaks, for the tests of the tests, what recovery promises: the superblock says for a while that everything is in
+    /// runs, although what was replayed is in memory alone.
+    pub fn forget_replayed(&self) -> Result<()> {
+        let floor = self.writer()?.wal.active_segment();
+        let before = lock(&self.manifest).clone();
+        self.publish_manifest(|manifest| {
+            manifest.flushed_seq = self.present.visible_seq();
+            manifest.wal_floor = floor;
+        })?;
+        *lock(&self.manifest) = before;
         Ok(())
     }
 
