@@ -159,9 +159,9 @@ fn commit(number: u64) -> SnapshotRef {
 /// The declared snapshot that is asked for, `text` in the words of who asks.
 fn declared(db: &Db, text: &str, asked: SnapshotRef) -> Result<SnapshotInfo> {
     match (db.snapshot_info(asked.clone()), asked) {
-        (Err(Error::SnapshotNotFound { deleted: None, .. }), SnapshotRef::Id(id)) => Err(Failure::No(format!(
-            "no snapshot has the id {id} or is named so; `bygone snapshots DB` lists what there is"
-        ))),
+        (Err(Error::SnapshotNotFound { deleted: None, .. }), SnapshotRef::Id(id)) => Err(Failure::No(
+            format!("no snapshot has the id {id} or is named so; `bygone snapshots DB` lists what there is"),
+        )),
         (Err(Error::SnapshotNotFound { .. }), SnapshotRef::Time(_)) => {
             let window = match db.window() {
                 Some(window) => format!(", and the window begins at {}", numbers::time(window.since)),

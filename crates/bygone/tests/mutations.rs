@@ -17,7 +17,9 @@ use std::sync::Arc;
 use bygone::io::SimDisk;
 use bygone::{Options, Result, Snapshot, SnapshotId};
 use support::workload::work;
-use support::{Model, PATH, Random, check, check_open, open, options, points, split_options, windowed_options};
+use support::{
+    Model, PATH, Random, check, check_open, open, options, points, split_options, windowed_options,
+};
 
 /// Which breach a child process makes.
 const MUTATION: &str = "BYGONE_MUTATION";

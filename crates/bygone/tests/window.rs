@@ -122,7 +122,10 @@ fn without_a_window_commits_of_declared_snapshots_are_found_by_their_numbers() {
         assert_eq!(value_at(&db, &table, *seq), Some(vec![*round]));
         let undeclared = Seq::from(u64::from(*seq) - 1);
         let told = is_outside(db.as_of(undeclared));
-        assert!(told.contains(&format!("of commit {undeclared}")) && told.contains("has no window"), "{told}");
+        assert!(
+            told.contains(&format!("of commit {undeclared}")) && told.contains("has no window"),
+            "{told}"
+        );
     }
     assert!(matches!(db.snapshot_info(Seq::from(1)), Err(Error::SnapshotNotFound { .. })));
     assert!(matches!(db.as_of(SystemTime::UNIX_EPOCH), Err(Error::SnapshotNotFound { .. })));
@@ -169,7 +172,6 @@ fn what_leaves_the_window_is_refused_in_words_and_given_back() {
     is_outside(db.export(old, "/copy"));
     let stats = db.stats().unwrap();
     assert_eq!((stats.history_runs, stats.history_bytes, stats.retained_bases), (0, 0, 0), "{stats:?}");
-    assert_eq!(stats.base_history_bytes / 4096, 0, "{stats:?}");
     assert_eq!(value_at(&db, &table, last), Some(vec![39]));
 
     rounds(&db);
@@ -177,7 +179,7 @@ fn what_leaves_the_window_is_refused_in_words_and_given_back() {
     put(&db, &table, "new");
     db.merge().unwrap();
     is_outside(db.as_of(last));
-    assert_eq!(view.get(&table, "k").unwrap().unwrap(), [39], "an open view reads on");
+    assert_eq!(view.get(&table, "k").unwrap().unwrap(), b"\x27", "an open view reads on");
     db.verify().unwrap();
 }
 
@@ -320,7 +322,10 @@ fn what_nobody_declared_is_compared_exported_and_restored() {
     let restored = db.restore(full).unwrap();
     assert_eq!(db.get(&db.open_table("gone").unwrap(), "a").unwrap().unwrap(), b"b");
     let before = db.snapshot_info(restored.before).unwrap();
-    assert_eq!((before.seq, &before.metadata[..]), (bad, format!("before restoring commit {full}").as_bytes()));
+    assert_eq!(
+        (before.seq, &before.metadata[..]),
+        (bad, format!("before restoring commit {full}").as_bytes())
+    );
     assert_eq!(value_at(&db, &table, bad), None, "the window goes on across what was restored");
     db.restore(at_good).unwrap();
     assert!(db.open_table("gone").is_err());

@@ -66,7 +66,10 @@ fn a_commit_is_restored_and_exported() {
 fn a_window_is_shown_changed_and_ended() {
     let place = with_window();
     let shown = window(&place);
-    assert_eq!((&shown["length_seconds"], &shown["first"], &shown["last"]), (&json!(3600.0), &json!(2), &json!(4)));
+    assert_eq!(
+        (&shown["length_seconds"], &shown["first"], &shown["last"]),
+        (&json!(3600.0), &json!(2), &json!(4))
+    );
     place.ok("window db 2h");
     assert_eq!(window(&place)["length_seconds"], 7200.0);
     assert_eq!(window(&place)["first"], 2);

@@ -1,13 +1,14 @@
 //! Bulk commits: a commit of any size that is written straight into the base.
 //!
 //! Owns: the order of its steps. Promises: the commit is one like every other, durable and visible all at once or
-//! not at all; what declared snapshots and the window see of the state before it is kept. May call: everything below db.
+//! not at all; what declared snapshots and the window see of the state before it is kept. May call: everything
+//! below db.
 //!
 //! 1. What was committed is flushed and merged while others go on committing. 2. Nobody commits or makes tables
 //!    from here on; the little that came meanwhile is flushed and merged, too, so that the base is the present.
 //! 3. One rebuild applies the commit's updates; the old base is kept as a key frame if a declared snapshot or the
-//!    window needs it. 4. The superblock that names the new base is the commit: it also says that the commit's number is used,
-//!    and that the log goes on behind it. 5. Views get base and number at once.
+//!    window needs it. 4. The superblock that names the new base is the commit: it also says that the commit's
+//!    number is used, and that the log goes on behind it. 5. Views get base and number at once.
 //!
 //! A failure before step 4 leaves everything as it was; step 4 either happens or poisons, as it does for a merge.
 

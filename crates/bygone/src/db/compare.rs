@@ -12,9 +12,9 @@ use crate::history::of_key::History;
 use crate::snapshot::{Diff, Table};
 
 impl Db {
-    /// What differs in a table between two declared snapshots, or commits in the window, as [`Change`](crate::Change)s from `a` (`before`)
-    /// to `b` (`after`); `a` may be the later one. See [`Snapshot::diff`](crate::Snapshot::diff), which also
-    /// compares with the present.
+    /// What differs in a table between two declared snapshots, or commits in the [window](crate::Options::window), as
+    /// [`Change`](crate::Change)s from `a` (`before`) to `b` (`after`); `a` may be the later one. See
+    /// [`Snapshot::diff`](crate::Snapshot::diff), which also compares with the present.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();

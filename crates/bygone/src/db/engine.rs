@@ -186,8 +186,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Breaks, for the tests of the tests, what recovery promises: the superblock says for a while that everything is in
-    /// runs, although what was replayed is in memory alone.
+    /// Breaks, for the tests of the tests, what recovery promises: the superblock says for a while that everything is
+    /// in runs, although what was replayed is in memory alone.
     pub fn forget_replayed(&self) -> Result<()> {
         let floor = self.writer()?.wal.active_segment();
         let before = lock(&self.manifest).clone();

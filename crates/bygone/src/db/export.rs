@@ -59,8 +59,8 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// `SnapshotNotFound`, `OutsideWindow`; `NotEmpty` if the directory is there and holds anything; `Locked` if another export
-    /// into it is under way; `Corruption` or `Io`.
+    /// `SnapshotNotFound`, `OutsideWindow`; `NotEmpty` if the directory is there and holds anything; `Locked` if
+    /// another export into it is under way; `Corruption` or `Io`.
     pub fn export(&self, snapshot: impl Into<SnapshotRef>, path: impl AsRef<Path>) -> Result<()> {
         let (view, info) = self.engine().as_of_with_info(&snapshot.into())?;
         self.engine().export(&view, info.as_ref(), path.as_ref())

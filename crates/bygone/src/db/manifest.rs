@@ -155,10 +155,7 @@ mod tests {
             wal_floor: 2,
             next_table_id: 16,
             chain,
-            window: Some(WindowState {
-                length_micros: 7,
-                start: WindowStart { seq: 8, time_micros: 9 },
-            }),
+            window: Some(WindowState { length_micros: 7, start: WindowStart { seq: 8, time_micros: 9 } }),
             window_left: true,
             runs: vec![run; 3],
             ..Default::default()

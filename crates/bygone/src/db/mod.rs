@@ -113,9 +113,9 @@ impl Db {
     ///
     /// # Errors
     /// `SnapshotNotFound`; `OutsideWindow`, which says where the window is, for a commit that is neither in it nor
-    /// declared, and for a time before it at which no snapshot was declared yet; `HistoryUnavailable`, `Corruption` or `Io` if what was kept cannot be read; `TooLarge` for
-    /// the 65,537th snapshot that a database open for reading only reads at one time. Reading through the snapshot
-    /// may also give these.
+    /// declared, and for a time before it at which no snapshot was declared yet; `HistoryUnavailable`, `Corruption` or
+    /// `Io` if what was kept cannot be read; `TooLarge` for the 65,537th snapshot that a database open for reading only
+    /// reads at one time. Reading through the snapshot may also give these.
     pub fn as_of(&self, snapshot: impl Into<SnapshotRef>) -> Result<Snapshot> {
         self.engine().as_of(&snapshot.into())
     }

@@ -1,7 +1,8 @@
 //! What each declared snapshot takes.
 //!
 //! Owns: the count. Promises: bytes that are counted as a snapshot's own are given back when it alone is deleted (and
-//! the window does not need them): whole key frames at once and records when their run is made anew. May call: history, base, run.
+//! the window does not need them): whole key frames at once and records when their run is made anew. May call:
+//! history, base, run.
 
 use std::sync::Arc;
 

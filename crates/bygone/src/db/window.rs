@@ -169,6 +169,8 @@ impl<C: LayerCursor> Updates for OldTimes<C> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::ops::{Bound, ControlFlow};
+
     use super::*;
     use crate::io::SimDisk;
     use crate::{Options, Seq, Table};
@@ -201,17 +203,18 @@ mod tests {
     fn noted(db: &Db) -> (Vec<u64>, Vec<u64>) {
         let now = db.snapshot();
         let layers = now.layers().unwrap();
-        let numbers = |mut cursor: Box<dyn LayerCursor>| {
-            let mut numbers = Vec::new();
-            cursor.seek(b"").unwrap();
-            while let Some(key) = cursor.key() {
-                numbers.push(rows::decode_time_key(key).unwrap().1);
-                cursor.next().unwrap();
-            }
-            numbers
+        let everything = (Bound::Unbounded, Bound::Unbounded);
+        let (mut in_base, mut all) = (Vec::new(), Vec::new());
+        let note = |numbers: &mut Vec<u64>, key: &[u8]| {
+            numbers.push(rows::decode_time_key(key).unwrap().1);
+            ControlFlow::Continue(())
         };
-        let all = layers.cursor_under(None, rows::COMMIT_TIMES, now.seq().0);
-        (numbers(Box::new(layers.base.cursor(rows::COMMIT_TIMES))), numbers(Box::new(all)))
+        let (lower, upper) = everything;
+        let base = &layers.base;
+        base.for_each(rows::COMMIT_TIMES, lower, upper, &mut |key, _| note(&mut in_base, key)).unwrap();
+        let seq = now.seq().0;
+        layers.for_each(rows::COMMIT_TIMES, seq, everything, &mut |key, _| note(&mut all, key)).unwrap();
+        (in_base, all)
     }
 
     fn first(db: &Db) -> u64 {
@@ -264,7 +267,11 @@ mod tests {
         let engine = db.engine();
         engine.move_window(commits[14].0 + HOUR, Duration::ZERO).unwrap();
         engine.prune_if_wanted().unwrap();
-        assert_eq!(noted(&db), (numbers[14..30].to_vec(), numbers[14..].to_vec()), "a pruning takes them out");
+        assert_eq!(
+            noted(&db),
+            (numbers[14..30].to_vec(), numbers[14..].to_vec()),
+            "a pruning takes them out"
+        );
         engine.move_window(commits[31].0 + HOUR, Duration::ZERO).unwrap();
         db.flush().unwrap();
         engine.merge_all().unwrap();
@@ -318,7 +325,11 @@ mod tests {
         assert_eq!(settled(Some(state(5, 3)), None, 9), (Some(state(5, 3)), false));
         assert_eq!(settled(Some(state(5, 3)), Some(7), 9), (Some(state(7, 3)), false));
         assert_eq!(settled(Some(state(5, 3)), Some(0), 9), (None, true));
-        assert_eq!(settled(Some(state(5, 12)), None, 9), (Some(state(5, 9)), false), "a power cut took 10 to 12");
+        assert_eq!(
+            settled(Some(state(5, 12)), None, 9),
+            (Some(state(5, 9)), false),
+            "a power cut took 10 to 12"
+        );
         assert_eq!(settled(Some(state(5, 12)), Some(0), 9), (None, true));
         let for_ever = Some(u64::MAX);
         assert_eq!(settled(None, for_ever, 1), (Some(state(u64::MAX, 1)), false));

@@ -76,7 +76,8 @@ impl Past {
                 return view;
             }
             // While this thread looked, what is kept was put together anew. The snapshot may be deleted (the commit
-            // have left the window), and its pages and files be gone, before or after they were opened: it has to be looked for again.
+            // have left the window), and its pages and files be gone, before or after they were opened: it has to be
+            // looked for again.
             retries -= 1;
             std::thread::sleep(RETRY_AFTER);
         }
@@ -90,7 +91,8 @@ impl Past {
     fn view_at(&self, present: &Present, now: &Snapshot, seq: u64) -> Result<Snapshot> {
         let newest = now.layers()?;
         let (version, layers) = if seq >= newest.base.seq() {
-            // Not merged yet: flushes keep what declared snapshots and the window see, so the present's own layers answer.
+            // Not merged yet: flushes keep what declared snapshots and the window see, so the present's own layers
+            // answer.
             (now.version(), newest.clone())
         } else {
             self.layers(present, &newest, seq)?
@@ -104,9 +106,7 @@ impl Past {
         let Some(WindowState { start, .. }) = now.layers()?.window else { return Ok(None) };
         match wanted {
             SnapshotRef::Id(_) | SnapshotRef::Name(_) => Ok(None),
-            SnapshotRef::Seq(seq) => {
-                Ok(Some(seq.0).filter(|seq| (start.seq..=now.seq().0).contains(seq)))
-            }
+            SnapshotRef::Seq(seq) => Ok(Some(seq.0).filter(|seq| (start.seq..=now.seq().0).contains(seq))),
             SnapshotRef::Time(time) => {
                 let time_micros = rows::micros(*time);
                 if time_micros < start.time_micros {
@@ -123,9 +123,10 @@ impl Past {
     pub fn find_to_read(&self, now: &Snapshot, wanted: &SnapshotRef) -> Result<SnapshotInfo> {
         let window = now.layers()?.window;
         match (self.find(now, wanted), wanted) {
-            (Err(Error::SnapshotNotFound { deleted: None, .. }), SnapshotRef::Seq(_) | SnapshotRef::Time(_))
-                if window.is_some() || matches!(wanted, SnapshotRef::Seq(_)) =>
-            {
+            (
+                Err(Error::SnapshotNotFound { deleted: None, .. }),
+                SnapshotRef::Seq(_) | SnapshotRef::Time(_),
+            ) if window.is_some() || matches!(wanted, SnapshotRef::Seq(_)) => {
                 let window = window.map(|window| window.until(now.seq()));
                 Err(Error::OutsideWindow { wanted: wanted.to_string(), window })
             }
@@ -256,7 +257,8 @@ impl Past {
             interval = before;
         };
         let context = now.context.clone();
-        let layers = Arc::new(Layers { context, memtables: Vec::new(), runs, base, exact_from: 0, window: None });
+        let layers =
+            Arc::new(Layers { context, memtables: Vec::new(), runs, base, exact_from: 0, window: None });
         let version = present.version_of_past(&layers);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         // Under the lock: once another base is published, what this one says may be out of date, and nobody

@@ -1,9 +1,9 @@
 //! What deletions make superfluous, and what is put together.
 //!
 //! Owns: the choice of what to remove and what to make anew. Promises: nothing goes that a living snapshot, or a
-//! commit of the window, is read through; what is made anew had at least as many snapshots deleted as live, so that a deletion's cost is
-//! in proportion to what only the deleted needed, or is a chain that has ended, which is put together once. May
-//! call: `visibility`.
+//! commit of the window, is read through; what is made anew had at least as many snapshots deleted as live, so that a
+//! deletion's cost is in proportion to what only the deleted needed, or is a chain that has ended, which is put
+//! together once. May call: `visibility`.
 //!
 //! A *chain* is an interval with a key frame and those behind it that lean on it. A snapshot is read through its
 //! own interval and all before it in the chain. So a chain without living snapshots goes as a whole, with its key

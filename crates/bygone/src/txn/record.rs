@@ -9,8 +9,8 @@
 //! fixed in size, because the leader fills them in after the rest was encoded. Then, as the flags say: the
 //! snapshot's name and metadata; the created table's id and name; the dropped table's name; the deletion's
 //! rule, its count of snapshots, and id, number and time of each; the hold's snapshot id and holder. That a commit's
-//! time is noted takes its flag alone. Then the writes: for each table its id and count, for each write the key's length, the key, the value's length plus
-//! one (0 is a deletion), the value. Lengths, ids and counts are varints.
+//! time is noted takes its flag alone. Then the writes: for each table its id and count, for each write the key's
+//! length, the key, the value's length plus one (0 is a deletion), the value. Lengths, ids and counts are varints.
 
 use super::write_set::Writes;
 use crate::codec::{Reader, put_varint};

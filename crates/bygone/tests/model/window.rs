@@ -84,7 +84,9 @@ impl Driver {
             // It may leave the window meanwhile.
             match self.db.as_of(seq) {
                 Err(Error::OutsideWindow { .. }) => assert!(self.db.window().unwrap().first > seq),
-                past => same(&past.unwrap(), &state, way).unwrap_or_else(|error| panic!("commit {seq}: {error}")),
+                past => {
+                    same(&past.unwrap(), &state, way).unwrap_or_else(|error| panic!("commit {seq}: {error}"))
+                }
             }
         }
         let Window::On { length, since, noted, .. } = &self.window else { return };
@@ -139,7 +141,9 @@ impl Driver {
         for seq in (first + self.random.below(step) as u64..=last).step_by(step) {
             let past = match self.db.as_of(Seq::from(seq)) {
                 // It was moved since.
-                Err(Error::OutsideWindow { .. }) if u64::from(self.db.window().unwrap().first) > seq => continue,
+                Err(Error::OutsideWindow { .. }) if u64::from(self.db.window().unwrap().first) > seq => {
+                    continue;
+                }
                 past => past.unwrap(),
             };
             let way = *self.random.pick(&WAYS);

@@ -253,7 +253,9 @@ fn compare_window(db: &Db, model: &Model, context: &str) -> Result<()> {
         let place = format!("{context}: commit {seq} of the window {first} to {last}");
         let past = match db.as_of(Seq::from(seq)) {
             // It was moved since; so it is on the way to the present.
-            Err(Error::OutsideWindow { .. }) if db.window().is_some_and(|window| u64::from(window.first) > seq) => {
+            Err(Error::OutsideWindow { .. })
+                if db.window().is_some_and(|window| u64::from(window.first) > seq) =>
+            {
                 continue;
             }
             past => past?,
