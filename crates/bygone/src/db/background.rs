@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use super::engine::{Engine, lock};
 use super::relief::relief_loop;
@@ -169,7 +169,7 @@ fn merge_loop(engine: &Engine) -> Result<()> {
         }
         // Not at once: who opens a database to go back to something in its window should still find it.
         if last_move.elapsed() >= window_step {
-            engine.move_window(SystemTime::now(), window_step)?;
+            engine.move_window_now(window_step);
             last_move = Instant::now();
         }
         let idle = last_change.elapsed() >= IDLE_MERGE;

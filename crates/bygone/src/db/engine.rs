@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use super::archive::Pending;
 use super::beside::Reader;
@@ -157,7 +157,7 @@ impl Engine {
     pub fn work_inline(&self) -> Result<()> {
         self.guarded(|engine| {
             engine.flush_all()?;
-            engine.move_window(SystemTime::now(), engine.window_step())?;
+            engine.move_window_now(engine.window_step());
             if engine.merge_is_due(false) {
                 engine.merge_all()?;
             } else {

@@ -29,7 +29,7 @@ mod window;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use background::Background;
 use engine::Engine;
@@ -267,7 +267,7 @@ impl Db {
     pub fn merge(&self) -> Result<()> {
         self.flush()?;
         self.engine().guarded(|engine| {
-            engine.move_window(SystemTime::now(), Duration::ZERO)?;
+            engine.move_window_now(Duration::ZERO);
             engine.merge_all()?;
             engine.prune_if_wanted()?;
             engine.give_back();

@@ -195,7 +195,8 @@ impl Options {
     /// # bygone::Result::Ok(())
     /// ```
     ///
-    /// Default: as the database remembers it; none for a new one.
+    /// Where the database is opened for reading only, this says nothing. Default: as the database remembers it; none
+    /// for a new one.
     pub fn window(mut self, length: Duration) -> Self {
         self.window = Some(length);
         self

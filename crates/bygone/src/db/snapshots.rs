@@ -135,10 +135,8 @@ impl Db {
     pub fn prune(&self) -> Result<()> {
         let engine = self.engine();
         engine.writer()?;
-        engine.guarded(|engine| {
-            engine.move_window(SystemTime::now(), Duration::ZERO)?;
-            engine.prune_if_wanted()
-        })?;
+        engine.move_window(SystemTime::now(), Duration::ZERO)?;
+        engine.guarded(Engine::prune_if_wanted)?;
         engine.give_back();
         lock(&engine.prune_failure).clone().map_or(Ok(()), Err)
     }
