@@ -470,6 +470,25 @@ fn the_background_moves_the_window_and_gives_back_what_it_left() {
     assert_eq!(window.first, window.last);
 }
 
+/// For those who never have the database open for long.
+#[test]
+fn closing_moves_the_window() {
+    let disk = SimDisk::new();
+    let db = open_with(&disk, options().window(SHORT));
+    let table = db.table("t").unwrap();
+    put(&db, &table, "older");
+    let (old, _) = put(&db, &table, "old");
+    std::thread::sleep(Duration::from_millis(1100));
+    let (new, _) = put(&db, &table, "new");
+    assert_eq!(db.window().unwrap().first, Seq::from(0), "nobody has moved it yet");
+    drop((db, table));
+    let reader = open_read_only(&disk).unwrap();
+    let window = reader.window().unwrap();
+    assert!(window.first >= old && window.last == new, "{window:?}");
+    let table = reader.open_table("t").unwrap();
+    assert_eq!(value_at(&reader, &table, new).unwrap(), b"new");
+}
+
 /// What a window holds is not a snapshot's own, and no byte budget can be kept by deleting what the window reaches.
 #[test]
 fn sizes_and_budgets_know_of_the_window() {

@@ -153,7 +153,7 @@ fn merge_loop(engine: &Engine) -> Result<()> {
     let mut last_seq = engine.present.visible_seq();
     let mut last_change = Instant::now();
     let mut last_retention = (0, Instant::now());
-    let (mut last_move, window_step) = (Instant::now(), engine.window_step());
+    let opened = Instant::now();
     loop {
         let woken = engine.merge_signal.wait(TICK);
         if woken == Woken::Closing || engine.health.is_poisoned() {
@@ -168,9 +168,8 @@ fn merge_loop(engine: &Engine) -> Result<()> {
             (last_seq, last_change) = (seq, Instant::now());
         }
         // Not at once: who opens a database to go back to something in its window should still find it.
-        if last_move.elapsed() >= window_step {
-            engine.move_window_now(window_step);
-            last_move = Instant::now();
+        if opened.elapsed() >= TICK {
+            engine.move_window_now(engine.window_step());
         }
         let idle = last_change.elapsed() >= IDLE_MERGE;
         if engine.merge_is_due(idle) {

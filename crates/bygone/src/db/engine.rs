@@ -204,6 +204,8 @@ impl Engine {
     pub fn close(&self) -> Result<()> {
         let Some(writer) = &self.writer else { return Ok(()) };
         writer.wal.close()?;
+        // Also by who has not had the database open for long enough to do so in the background.
+        self.move_window_now(self.window_step());
         if lock(&self.manifest).durable_end < writer.wal.durable_end() {
             self.publish_manifest(|_| ())?;
         }

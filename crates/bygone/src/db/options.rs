@@ -169,9 +169,9 @@ impl Options {
     /// The window is remembered: later openings need not name it, so a tool that writes to the database does not end
     /// it. `Duration::ZERO` gives it up. A new length counts from this opening on: a shorter window lets go what it
     /// does not reach, a longer one has all that was still there. It begins with what is there when it is first asked
-    /// for. Only who has the database open for writing moves it, in the background (at the earliest one second after
-    /// opening) or with [`Db::merge`] and [`Db::prune`]; time counts also while nobody has. What the clock says is
-    /// taken for granted: one that is put forward empties the window.
+    /// for. Only who has the database open for writing moves it: in the background (at the earliest one second after
+    /// opening), at the end, and with [`Db::merge`] and [`Db::prune`]; time counts also while nobody has. What the
+    /// clock says is taken for granted: one that is put forward empties the window.
     ///
     /// A window costs space: every version that was written in it, and the key frames that go with them, up to a
     /// sixteenth of its length more, and, until half of what a merge kept has left it, up to twice that. Each commit

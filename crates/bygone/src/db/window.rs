@@ -28,8 +28,8 @@ use crate::layer::LayerCursor;
 use crate::snapshot::rows::{self, micros, time_key};
 use crate::snapshot::{Snapshot, WindowStart, WindowState};
 
-/// In the background a window moves by this part of its length at a time, but not more often than once a second: each
-/// time what it left is given back.
+/// In the background, and when the database is closed, a window moves by this part of its length at least, and by a
+/// second: each time what it left is given back.
 const MOVES: u32 = 16;
 const MOVE_MIN: Duration = Duration::from_secs(1);
 
@@ -108,7 +108,7 @@ impl Engine {
         }
     }
 
-    /// By how much the background moves the window at a time.
+    /// By how much the window moves at a time, if nobody asks for it.
     pub fn window_step(&self) -> Duration {
         let length = lock(&self.manifest).window.map_or(0, |window| window.length_micros);
         (Duration::from_micros(length) / MOVES).max(MOVE_MIN)
