@@ -454,7 +454,7 @@ fn the_background_moves_the_window_and_gives_back_what_it_left() {
         assert!(SystemTime::now() < deadline, "nobody moves it");
         put(&db, &table, vec![round as u8; 2000]);
         round += 1;
-        if round % 500 == 0 {
+        if round.is_multiple_of(500) {
             db.flush().unwrap();
         }
         std::thread::sleep(Duration::from_millis(1));
