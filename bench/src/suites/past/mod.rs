@@ -150,9 +150,9 @@ impl Sizes {
                 rows: scale.pick(100_000, 1_000_000),
                 snapshots: scale.pick(10_000, 100_000) as u32,
                 updates_per_transaction: 10,
-                turns: scale.pick(16, 40) as usize,
+                turns: scale.pick(16, 24) as usize,
                 gets_per_turn: scale.pick(20_000, 200_000) as usize,
-                transactions_per_turn: scale.pick(1_000, 20_000) as u32,
+                transactions_per_turn: scale.pick(1_000, 10_000) as u32,
             },
             held: HeldSizes {
                 rows: scale.pick(50_000, 500_000),
