@@ -48,23 +48,26 @@ impl Cost {
     }
 }
 
+/// Of all threads.
 fn cpu_seconds() -> Result<f64> {
+    seconds_of(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+/// Seconds of processor time of this thread.
+pub fn thread_cpu_seconds() -> Result<f64> {
+    seconds_of(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+fn seconds_of(clock: libc::clockid_t) -> Result<f64> {
     // SAFETY: a structure of numbers, for which zeros are valid, and which the call fills.
     let time = unsafe {
         let mut time = std::mem::zeroed::<libc::timespec>();
-        if libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) != 0 {
+        if libc::clock_gettime(clock, &raw mut time) != 0 {
             return Err(io::Error::last_os_error().into());
         }
         time
     };
     Ok(time.tv_sec as f64 + time.tv_nsec as f64 / 1e9)
-}
-
-/// Seconds of processor time of this thread.
-pub fn thread_cpu_seconds() -> Result<f64> {
-    let schedule = fs::read_to_string("/proc/thread-self/schedstat")?;
-    let nanos = schedule.split_whitespace().next().context("/proc/thread-self/schedstat is empty")?;
-    Ok(nanos.parse::<f64>()? / 1e9)
 }
 
 fn written_bytes() -> Result<u64> {

@@ -12,7 +12,8 @@ use super::turns::{self, Side, Turns};
 use super::{Sizes, open};
 use crate::context::Context;
 use crate::data::Random;
-use crate::engines::past::Opening;
+use crate::engines::past::{Keeper, Opening};
+use crate::meter::thread_cpu_seconds;
 
 pub fn run(context: &Context, sizes: &Sizes, dir: &Path) -> Result<()> {
     let of = &sizes.present;
@@ -42,24 +43,28 @@ pub fn run(context: &Context, sizes: &Sizes, dir: &Path) -> Result<()> {
     for engine in [none, all] {
         rows::check_scan(engine.view(None)?.scan()?, &versions)?;
     }
-    let [gets] = turns::take(of.turns, |side, _| {
+    let [gets, cpu] = turns::take(of.turns, |side, _| {
         let mut query = Query::new(&rows, 0..rows.count, of.gets_per_turn, &mut random);
-        let start = Instant::now();
+        let (start, cpu) = (Instant::now(), thread_cpu_seconds()?);
         query.run(&mut *engine(side).view(None)?)?;
+        let cpu = thread_cpu_seconds()? - cpu;
         let rate = of.gets_per_turn as f64 / start.elapsed().as_secs_f64();
         query.check(&versions)?;
-        Ok([rate])
+        Ok([rate, 1.0 / cpu])
     })?;
     report(context, "get", "gets/s", &gets)?;
+    context.measured("present get, lost, of its cpu", 1, cpu.lost(), "%")?;
 
-    let [scans] = turns::take(of.turns, |side, _| {
-        let start = Instant::now();
+    let [scans, cpu] = turns::take(of.turns, |side, _| {
+        let (start, cpu) = (Instant::now(), thread_cpu_seconds()?);
         let scanned = engine(side).view(None)?.scan()?;
+        let cpu = thread_cpu_seconds()? - cpu;
         let rate = rows.count as f64 / start.elapsed().as_secs_f64();
         rows::check_scan(scanned, &versions)?;
-        Ok([rate])
+        Ok([rate, 1.0 / cpu])
     })?;
     report(context, "scan", "rows/s", &scans)?;
+    context.measured("present scan, lost, of its cpu", 1, cpu.lost(), "%")?;
 
     let [writes] = turns::take(of.turns, |side, turn| {
         let first = 1 + of.snapshots + turn as u32 * of.transactions_per_turn;
@@ -81,7 +86,7 @@ pub fn run(context: &Context, sizes: &Sizes, dir: &Path) -> Result<()> {
     report(context, "update", "tx/s", &writes)?;
 
     // What was kept is there, and both presents are right.
-    let checked = |engine: &dyn crate::engines::past::Keeper, state, versions: &[u32]| -> Result<()> {
+    let checked = |engine: &dyn Keeper, state, versions: &[u32]| -> Result<()> {
         rows::check_scan(engine.view(state)?.scan()?, versions)
     };
     let mut then = vec![0; rows.count as usize];

@@ -17,6 +17,7 @@ use crate::cold;
 use crate::context::Context;
 use crate::data::Random;
 use crate::engines::past::{Keeper, Opening};
+use crate::meter::thread_cpu_seconds;
 
 /// Percent of the updates, and of the rows that they go to.
 const SKEWS: [(u64, u64); 3] = [(50, 50), (80, 20), (99, 1)];
@@ -136,32 +137,40 @@ impl<'c> Bed<'c> {
         rows::check_scan(engine.view(None)?.scan()?, states.now)?;
         rows::check_scan(engine.view(Some(states.id))?.scan()?, states.then)?;
         let mut random = Random::new(31);
-        let turn = |side, _| Ok([self.query(&*engine, states, side, &mut random)?]);
-        let [times] = turns::take(self.of.warm_rounds, turn)?;
-        self.report(&format!("{name}, warm"), &times)
+        let turn = |side, _| self.query(&*engine, states, side, &mut random);
+        let [times, cpu] = turns::take(self.of.warm_rounds, turn)?;
+        self.report(&format!("{name}, warm"), &times)?;
+        self.context.measured(&format!("{name}, warm, then : now, cpu"), 1, cpu.ratio(), "x")
     }
 
     fn cold(&self, name: &str, states: &States) -> Result<()> {
         let mut random = Random::new(37);
-        let [times] = turns::take(self.of.cold_rounds, |side, _| {
+        let [times, _] = turns::take(self.of.cold_rounds, |side, _| {
             cold::evict(&self.dir)?;
-            Ok([self.query(&*self.open()?, states, side, &mut random)?])
+            self.query(&*self.open()?, states, side, &mut random)
         })?;
         self.report(&format!("{name}, cold"), &times)
     }
 
-    /// Answers the microseconds that it took.
-    fn query(&self, engine: &dyn Keeper, states: &States, side: Side, random: &mut Random) -> Result<f64> {
+    /// Answers the microseconds that it took, and how many of them this thread had a processor.
+    fn query(
+        &self,
+        engine: &dyn Keeper,
+        states: &States,
+        side: Side,
+        random: &mut Random,
+    ) -> Result<[f64; 2]> {
         let (state, versions) = match side {
             Side::Plain => (None, states.now),
             Side::Other => (Some(states.id), states.then),
         };
         let mut query = Query::new(self.rows, states.of.clone(), self.of.gets, random);
-        let start = Instant::now();
+        let (start, cpu) = (Instant::now(), thread_cpu_seconds()?);
         query.run(&mut *engine.view(state)?)?;
-        let micros = start.elapsed().as_secs_f64() * 1e6;
+        let cpu = thread_cpu_seconds()? - cpu;
+        let time = start.elapsed().as_secs_f64();
         query.check(versions)?;
-        Ok(micros)
+        Ok([time * 1e6, cpu * 1e6])
     }
 
     fn report(&self, name: &str, times: &turns::Turns) -> Result<()> {
