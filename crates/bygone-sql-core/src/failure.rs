@@ -64,6 +64,7 @@ impl From<Error> for Failure {
             // Somebody changed the pages past SQLite, or restored another state, while a transaction was open.
             Error::Conflict { .. } => SQLITE_IOERR_COMMIT_ATOMIC,
             Error::SnapshotNotFound { .. }
+            | Error::OutsideWindow { .. }
             | Error::SnapshotHeld { .. }
             | Error::NameTaken { .. }
             | Error::InvalidArgument { .. } => SQLITE_ERROR,
@@ -92,7 +93,8 @@ pub fn last() -> String {
 pub fn told(api: &Api, failure: &Failure) -> c_int {
     if !failure.text.is_empty() {
         api.log_line(failure.code, &format!("bygone: {}", failure.text));
-        LAST.with(|last| last.borrow_mut().clone_from(&failure.text));
+        // While a thread ends, and closes its last connections, nobody will ask.
+        let _ = LAST.try_with(|last| last.borrow_mut().clone_from(&failure.text));
     }
     failure.code
 }

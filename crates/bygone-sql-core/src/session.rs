@@ -1,7 +1,7 @@
 //! What belongs to a connection, beside its files.
 //!
-//! Owns: [`Session`], and the list by which those outside of a call find it. Promises: it lives as long as the functions
-//! of its connection. May call: nothing.
+//! Owns: [`Session`], and the list by which those outside of a call find it. Promises: it lives as long as the
+//! functions of its connection. May call: nothing.
 
 use std::collections::HashMap;
 use std::ffi::c_void;

@@ -18,7 +18,7 @@ use rusqlite::Connection;
 /// # let directory = tempfile::tempdir()?;
 /// # let db = bygone::Db::open(directory.path().join("bank"))?;
 /// let bank = db.sql("main")?;
-/// bank.execute_batch("CREATE TABLE accounts(owner TEXT, balance INTEGER); INSERT INTO accounts VALUES ('alice', 100)")?;
+/// bank.execute_batch("CREATE TABLE accounts(owner, balance); INSERT INTO accounts VALUES ('alice', 100)")?;
 /// for balance in [100, 90, 95] {
 ///     bank.execute("UPDATE accounts SET balance = ?1", [balance])?;
 ///     db.snapshot_now(None)?;

@@ -13,6 +13,7 @@ mod restore;
 mod send;
 mod snapshots;
 mod transfer;
+mod window;
 
 use std::ffi::OsStr;
 use std::io::Write;

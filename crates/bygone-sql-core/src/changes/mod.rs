@@ -1,7 +1,7 @@
 //! The table-valued functions `bygone_diff` and `bygone_history`.
 //!
-//! Owns: both virtual tables. Promises: rows are as the schema of their time has them, each a JSON object; what they read
-//! is read on connections of their own. May call: `described`, `sets`, `functions`, `statement`.
+//! Owns: both virtual tables. Promises: rows are as the schema of their time has them, each a JSON object; what they
+//! read is read on connections of their own. May call: `described`, `sets`, `functions`, `statement`.
 
 mod described;
 

@@ -1,8 +1,9 @@
 //! Set queries: one query, asked of many snapshots.
 //!
-//! Owns: the SQL functions `CollateData`, `AggregateDataInVariable`, `AggregateDataInTable`, `CollateDataIntoIntervals`,
-//! `current_snapshot` and `bygone_set_stats`. Promises: the query runs as of each snapshot, in their order, on a
-//! connection of its own; a table of results is made whole or not at all. May call: `reader`, `staging`, `session`.
+//! Owns: the SQL functions `CollateData`, `AggregateDataInVariable`, `AggregateDataInTable`,
+//! `CollateDataIntoIntervals`, `current_snapshot` and `bygone_set_stats`. Promises: the query runs as of each snapshot,
+//! in their order, on a connection of its own; a table of results is made whole or not at all. May call: `reader`,
+//! `staging`, `session`.
 //!
 //! The four are aggregates: each row gives a snapshot, and the end does the work. SQLite ends an aggregate also where a
 //! statement fails half-way, and does not say so: such a set query may be answered in vain.
@@ -186,7 +187,7 @@ impl Gathered {
         if self.snapshots.is_empty() {
             self.texts = texts;
         } else if self.texts != texts {
-            let text = "a set query asks the same of every snapshot: its other arguments may not change from row to row";
+            let text = "a set query asks the same of every snapshot: its other arguments may not change";
             return Err(Failure::new(SQLITE_ERROR, text));
         }
         self.snapshots.insert(snapshot);

@@ -19,7 +19,6 @@ use crate::failure::{Failure, Result};
 use crate::ffi::*;
 use crate::file::{MainFile, Past};
 use crate::host::Host;
-use crate::pages::Shape;
 use crate::seen::{Difference, Moment, Seen};
 use crate::session::Session;
 use crate::statement::{Connection, MAIN, Statement};
@@ -196,18 +195,11 @@ struct Reader {
 impl Reader {
     /// Compares with what is to be read next.
     fn turn(&mut self, next: Moment) -> Result<Difference> {
-        let shape = |(view, table): &Moment| match table {
-            Some(table) => Shape::load(view, table).map(Some),
-            None => Ok(None),
+        // SAFETY: nobody is in a call of the connection.
+        let difference = match unsafe { &(*self.file).seen } {
+            Some(seen) => seen.borrow_mut().compare(&self.moment, &next)?,
+            None => Difference::Schema,
         };
-        let mut difference = Difference::Nothing;
-        if shape(&self.moment)? != shape(&next)? {
-            // SAFETY: nobody is in a call of the connection.
-            difference = match unsafe { &(*self.file).seen } {
-                Some(seen) => seen.borrow_mut().compare(&self.moment, &next)?,
-                None => Difference::Schema,
-            };
-        }
         self.moment = next;
         Ok(difference)
     }

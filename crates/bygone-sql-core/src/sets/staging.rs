@@ -4,9 +4,9 @@
 //! rows of one run are there once, however many snapshots they hold for; what is larger than a cache is on the disk.
 //! May call: `statement`.
 //!
-//! Three tables: `rows`, numbered in the order in which they came, each with its run; `runs`, a row a snapshot, with its
-//! run and the rows of that; `spans`, a row a run, with the snapshots that it holds for. Runs are numbered in the order
-//! of snapshots, and each holds for neighbours.
+//! Three tables: `rows`, numbered in the order in which they came, each with its run; `runs`, a row a snapshot, with
+//! its run and the rows of that; `spans`, a row a run, with the snapshots that it holds for. Runs are numbered in the
+//! order of snapshots, and each holds for neighbours.
 
 use crate::failure::{Failure, Result};
 use crate::ffi::{SQLITE_ERROR, sqlite3_value};

@@ -470,7 +470,8 @@ impl History {
             let grouped = rows(
                 &self.connection,
                 &format!(
-                    "SELECT g, max(v), count(v), (SELECT v FROM collated{index} AS f WHERE f.g IS c.g ORDER BY rowid LIMIT 1)
+                    "SELECT g, max(v), count(v),
+                            (SELECT v FROM collated{index} AS f WHERE f.g IS c.g ORDER BY rowid LIMIT 1)
                      FROM collated{index} AS c GROUP BY g ORDER BY g"
                 ),
             );

@@ -91,7 +91,8 @@ fn measure(place: &Place, connection: &Connection, query: &str) {
     });
     let stats = set_stats(connection).unwrap();
     println!(
-        "  {query}: apart {apart:.2} ms, one connection moved {moved:.2} ms, set {set:.2} ms: {:.1} times; {} runs, {} reads of pages",
+        "  {query}: apart {apart:.2} ms, one connection moved {moved:.2} ms, set {set:.2} ms: {:.1} times; {} runs, \
+         {} reads of pages",
         apart / set,
         stats.runs,
         stats.page_reads
