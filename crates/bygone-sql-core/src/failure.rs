@@ -64,6 +64,7 @@ impl From<Error> for Failure {
             // Somebody changed the pages past SQLite, or restored another state, while a transaction was open.
             Error::Conflict { .. } => SQLITE_IOERR_COMMIT_ATOMIC,
             Error::SnapshotNotFound { .. }
+            | Error::OutsideWindow { .. }
             | Error::SnapshotHeld { .. }
             | Error::NameTaken { .. }
             | Error::InvalidArgument { .. } => SQLITE_ERROR,
