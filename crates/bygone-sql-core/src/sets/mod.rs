@@ -39,6 +39,9 @@ enum Mechanism {
 
 type Final = unsafe extern "C" fn(*mut sqlite3_context);
 
+/// A name, how many arguments, flags, and what is called: a function itself, or the end of an aggregate.
+type Function = (&'static CStr, c_int, c_int, Option<ScalarFunction>, Option<Final>);
+
 /// What the rows of an aggregate have given so far.
 #[derive(Default)]
 struct Gathered {
@@ -62,7 +65,7 @@ pub(crate) unsafe fn register(host: &Host, connection: *mut sqlite3) -> c_int {
     ];
     let aggregates =
         aggregates.map(|(name, count, end)| (name, count, SQLITE_UTF8 | SQLITE_DIRECTONLY, None, Some(end)));
-    let scalars: [(&CStr, c_int, c_int, Option<ScalarFunction>, Option<Final>); 2] = [
+    let scalars: [Function; 2] = [
         (c"current_snapshot", 0, SQLITE_UTF8 | SQLITE_INNOCUOUS, Some(current_snapshot), None),
         (c"bygone_set_stats", 0, SQLITE_UTF8, Some(stats), None),
     ];

@@ -181,9 +181,10 @@ fn a_row_has_a_history() {
 
 #[test]
 fn random_changes_are_those_between_copies() {
-    for seed in 0..8 {
+    for seed in 0..8_u64 {
         let mut random = Random(seed);
-        let place = Place::with(bygone::Options::new().memtable_bytes(256 << 10).background(seed % 2 == 0));
+        let place =
+            Place::with(bygone::Options::new().memtable_bytes(256 << 10).background(seed.is_multiple_of(2)));
         let connection = place.sql();
         let table = match seed % 4 {
             0 => "k INTEGER PRIMARY KEY, v, w",

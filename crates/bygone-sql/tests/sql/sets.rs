@@ -374,7 +374,7 @@ fn progress_is_reported_and_all_can_be_ended() {
 
 #[test]
 fn random_histories_give_what_asking_each_snapshot_gives() {
-    for seed in 0..12 {
+    for seed in 0..12_u64 {
         History::new(seed).check();
     }
 }
@@ -391,7 +391,7 @@ struct History {
 impl History {
     fn new(seed: u64) -> History {
         let mut random = Random(seed);
-        let options = bygone::Options::new().memtable_bytes(256 << 10).background(seed % 2 == 0);
+        let options = bygone::Options::new().memtable_bytes(256 << 10).background(seed.is_multiple_of(2));
         let place = Place::with(options);
         let connection = place.sql();
         let page_bytes = 512 << random.below(4);
