@@ -16,7 +16,7 @@ mod host;
 mod memory;
 mod methods;
 mod moment;
-mod pages;
+pub mod pages;
 mod pragmas;
 mod snapshots;
 mod vfs;

@@ -27,11 +27,13 @@
 //!
 //! What else there is in SQL (`snapshot_now`, `PRAGMA as_of`, `ATTACH` of the past, `bygone_snapshots`) is the same here
 //! and in every other host that has loaded the extension: `docs/sql.md` describes it. [`execute`] and [`run`] add
-//! `COMMIT WITH SNAPSHOT` and `SELECT AS OF`.
+//! `COMMIT WITH SNAPSHOT` and `SELECT AS OF`. [`import_file`] and [`export_file`] take whole databases in from SQLite's
+//! files, and out again.
 #![deny(unsafe_op_in_unsafe_fn)]
 #![deny(missing_docs)]
 
 mod error;
+mod files;
 mod host;
 mod run;
 mod statements;
@@ -40,9 +42,11 @@ use bygone::{Db, SnapshotRef};
 use bygone_sql_core::directory::{self, Handle};
 use bygone_sql_core::{NUMBER_PARAMETER, failure};
 pub use error::{Error, Result};
+pub use files::{Imported, export_file, import_file};
 pub use host::register;
 pub use run::{execute, run};
 use rusqlite::{Connection, OpenFlags};
+pub use statements::is_complete;
 
 /// The SQL databases of a Bygone database.
 pub trait Sql {
