@@ -61,8 +61,6 @@ const LOG: usize = 167;
 
 // The numbers are places in `sqlite3_api_routines`, to which entries are only ever appended.
 api! {
-    19 column_blob(*mut sqlite3_stmt, c_int) -> *const c_void;
-    20 column_bytes(*mut sqlite3_stmt, c_int) -> c_int;
     29 column_int64(*mut sqlite3_stmt, c_int) -> i64;
     50 declare_vtab(*mut sqlite3, *const c_char) -> c_int;
     53 errmsg(*mut sqlite3) -> *const c_char;
@@ -74,9 +72,7 @@ api! {
     84 result_null(*mut sqlite3_context);
     85 result_text(*mut sqlite3_context, *const c_char, c_int, Destructor);
     94 step(*mut sqlite3_stmt) -> c_int;
-    103 value_bytes(*mut sqlite3_value) -> c_int;
     109 value_text(*mut sqlite3_value) -> *const u8;
-    113 value_type(*mut sqlite3_value) -> c_int;
     116 prepare_v2(*mut sqlite3, *const c_char, c_int, *mut *mut sqlite3_stmt, *mut *const c_char) -> c_int;
     119 create_module_v2(*mut sqlite3, *const c_char, *const sqlite3_module, *mut c_void, Destructor) -> c_int;
     127 file_control(*mut sqlite3, *const c_char, c_int, *mut c_void) -> c_int;

@@ -247,7 +247,6 @@ pub const SQLITE_FCNTL_COMMIT_PHASETWO: c_int = 22;
 pub const SQLITE_FCNTL_PDB: c_int = 30;
 pub const SQLITE_FCNTL_RESERVE_BYTES: c_int = 38;
 
-pub const SQLITE_NULL: c_int = 5;
 pub const SQLITE_UTF8: c_int = 1;
 pub const SQLITE_DIRECTONLY: c_int = 0x0008_0000;
 pub const SQLITE_INDEX_CONSTRAINT_EQ: c_uchar = 2;

@@ -355,10 +355,10 @@ impl MainFile {
                 }
                 None => {
                     let mut whole = vec![0; page_bytes as usize];
-                    if let (Some(view), Some(table)) = (view, self.table.as_ref()) {
-                        if page <= write.kept_pages {
-                            view.get_with(table, key(page), |stored| copy_part(stored, 0, &mut whole))?;
-                        }
+                    if let (Some(view), Some(table)) = (view, self.table.as_ref())
+                        && page <= write.kept_pages
+                    {
+                        view.get_with(table, key(page), |stored| copy_part(stored, 0, &mut whole))?;
                     }
                     whole[from..from + count].copy_from_slice(part);
                     write.pages.insert(page, whole.into());

@@ -23,11 +23,15 @@ pub(crate) unsafe fn pragma(file: *mut MainFile, argument: *mut *mut c_char) -> 
     // SAFETY: as promised.
     let (name, value) = unsafe { (text(*argument.add(1)), text(*argument.add(2))) };
     let name = name.unwrap_or_default().to_ascii_lowercase();
-    // SAFETY: as promised.
     let answer = match (&name[..], value) {
         // This one may lead SQLite to call other methods of the file.
+        // SAFETY: as promised.
         ("snapshot", Some(name)) => unsafe { functions::declare_again(file, name) }.map(Some),
-        (_, value) => answer(unsafe { &mut *file }, &name, value),
+        (_, value) => {
+            // SAFETY: as promised.
+            let file = unsafe { &mut *file };
+            answer(file, &name, value)
+        }
     };
     let (code, answer) = match answer {
         Ok(None) => return SQLITE_NOTFOUND,

@@ -74,13 +74,15 @@ pub fn import_file(
         return Err(Error::Exists { what: format!("SQL database {name:?}") });
     }
     let source = open_source(path)?;
-    let beside = std::path::absolute(db.path()).unwrap_or_else(|_| db.path().to_owned());
-    let beside = beside.parent().unwrap_or(Path::new("/"));
-    let folder = tempfile::Builder::new().prefix(".bygone-import-").tempdir_in(beside);
-    let folder = folder.map_err(|error| file_error(beside, "write in", error))?;
-    let copy = folder.path().join("copy");
+    let folder = copies_folder(db);
+    let copies = tempfile::Builder::new().prefix(".bygone-import-").tempdir_in(&folder);
+    let copies = copies.map_err(|error| file_error(&folder, "write in", error))?;
+    let copy = copies.path().join("copy");
     copy_source(&source, &copy)?;
     drop(source);
+    let file = File::open(&copy).map_err(|error| file_error(&copy, "read", error))?;
+    // What is open stays, and nothing is left over if the process ends from here on.
+    drop(copies);
 
     let old = match old {
         Some(shape) if shape.pages == 0 => {
@@ -90,12 +92,22 @@ pub fn import_file(
         }
         old => old.unwrap_or_default(),
     };
-    let loaded = load(db, table_name, &copy, old, &mut progress);
+    let loaded = load(db, table_name, (file, path), old, &mut progress);
     if loaded.is_err() && old.pages == 0 {
         // Only space would be lost, and the first failure is the one to tell.
         let _ = db.drop_table(table_name);
     }
     loaded
+}
+
+/// Where a copy finds room: on the disk that must hold the database as well.
+fn copies_folder(db: &Db) -> PathBuf {
+    let directory = std::path::absolute(db.path()).unwrap_or_else(|_| db.path().to_owned());
+    match directory.parent() {
+        Some(parent) if directory.is_dir() => parent.to_owned(),
+        // It is on no disk of the system's.
+        _ => std::env::temp_dir(),
+    }
 }
 
 /// The writer's lock of an SQL database.
@@ -168,17 +180,16 @@ fn copy_source(source: &Connection, copy: &Path) -> Result<()> {
     }
 }
 
-/// Puts the pages of a file into the table, from which `old` is gone in the end.
+/// Puts the pages of a file, a copy of the one at this path, into the table, from which `old` is gone in the end.
 fn load(
     db: &Db,
     table: &str,
-    path: &Path,
+    (mut file, path): (File, &Path),
     old: Shape,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Imported> {
-    let failed = |error| file_error(path, "read", error);
-    let bytes = fs::metadata(path).map_err(failed)?.len();
-    let mut file = File::open(path).map_err(failed)?;
+    let failed = |error| file_error(path, "copy", error);
+    let bytes = file.metadata().map_err(failed)?.len();
     let mut header = [0; HEADER_BYTES];
     file.read_exact(&mut header).map_err(failed)?;
     let page_bytes = match u16::from_be_bytes([header[16], header[17]]) {
@@ -246,7 +257,12 @@ pub fn export_file(connection: &Connection, path: &Path, mut progress: impl FnMu
     // One view for all of it, whoever writes meanwhile.
     let view = connection.unchecked_transaction()?;
     view.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(())).map_err(Error::of)?;
-    let written = copy_pages(&view, &unfinished, &mut progress).and_then(|()| {
+    let copied = copy_pages(&view, &unfinished, &mut progress).map_err(|error| match error {
+        // Under the name that was asked for.
+        Error::File { operation, source, .. } => file_error(path, operation, source),
+        other => other,
+    });
+    let written = copied.and_then(|()| {
         let synced = File::open(&unfinished).and_then(|file| file.sync_all());
         let renamed = synced.and_then(|()| fs::rename(&unfinished, path));
         renamed.map_err(|error| file_error(path, "write", error))

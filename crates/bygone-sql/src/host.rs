@@ -69,10 +69,9 @@ macro_rules! api {
     };
 }
 
+#[expect(clippy::missing_transmute_annotations, reason = "the field that it is assigned to has the type")]
 fn api() -> Api {
     api! {
-        column_blob: sqlite3_column_blob,
-        column_bytes: sqlite3_column_bytes,
         column_int64: sqlite3_column_int64,
         declare_vtab: sqlite3_declare_vtab,
         errmsg: sqlite3_errmsg,
@@ -84,9 +83,7 @@ fn api() -> Api {
         result_null: sqlite3_result_null,
         result_text: sqlite3_result_text,
         step: sqlite3_step,
-        value_bytes: sqlite3_value_bytes,
         value_text: sqlite3_value_text,
-        value_type: sqlite3_value_type,
         prepare_v2: sqlite3_prepare_v2,
         create_module_v2: sqlite3_create_module_v2,
         file_control: sqlite3_file_control,

@@ -12,7 +12,8 @@
 //! # let path = directory.path().join("bank");
 //! let db = Db::open(&path)?;
 //! let bank = db.sql("main")?;
-//! bank.execute_batch("CREATE TABLE accounts(owner TEXT, balance INTEGER); INSERT INTO accounts VALUES ('alice', 100);")?;
+//! bank.execute_batch("CREATE TABLE accounts(owner TEXT, balance INTEGER)")?;
+//! bank.execute("INSERT INTO accounts VALUES ('alice', 100)", [])?;
 //! db.snapshot_now("before-fees")?;
 //! bank.execute("UPDATE accounts SET balance = balance - 5", [])?;
 //!
@@ -25,10 +26,10 @@
 //! # }
 //! ```
 //!
-//! What else there is in SQL (`snapshot_now`, `PRAGMA as_of`, `ATTACH` of the past, `bygone_snapshots`) is the same here
-//! and in every other host that has loaded the extension: `docs/sql.md` describes it. [`execute`] and [`run`] add
-//! `COMMIT WITH SNAPSHOT` and `SELECT AS OF`. [`import_file`] and [`export_file`] take whole databases in from SQLite's
-//! files, and out again.
+//! What else there is in SQL (`snapshot_now`, `PRAGMA as_of`, `ATTACH` of the past, `bygone_snapshots`) is the same
+//! here and in every other host that has loaded the extension: `docs/sql.md` describes it. [`execute`] and [`run`]
+//! add `COMMIT WITH SNAPSHOT` and `SELECT AS OF`. [`import_file`] and [`export_file`] take whole databases in from
+//! SQLite's files, and out again.
 #![deny(unsafe_op_in_unsafe_fn)]
 #![deny(missing_docs)]
 

@@ -1,7 +1,7 @@
 //! Running scripts in which the past has words of its own.
 //!
-//! Owns: [`run`] and [`execute`]. Promises: behind a statement as of a snapshot the connection reads what it read before
-//! it, however the statement ended. May call: `statements`.
+//! Owns: [`run`] and [`execute`]. Promises: behind a statement as of a snapshot the connection reads what it read
+//! before it, however the statement ended. May call: `statements`.
 
 use bygone::SnapshotId;
 use rusqlite::{Connection, Statement as Prepared};
@@ -95,15 +95,9 @@ fn as_of(
             "SELECT AS OF cannot be used inside a transaction; ATTACH the past to join it with what is not committed",
         ));
     }
-    let mut entered = false;
+    // Pragmas do what they do when they are prepared; one that nobody knows has no columns.
     let enter = format!("PRAGMA bygone_enter = '{}'", snapshot.replace('\'', "''"));
-    connection
-        .prepare(&enter)
-        .and_then(|pragma| {
-            entered = pragma.column_count() > 0;
-            Ok(())
-        })
-        .map_err(Error::of)?;
+    let entered = connection.prepare(&enter).map(|pragma| pragma.column_count() > 0).map_err(Error::of)?;
     if !entered {
         return Err(Error::statement("SELECT AS OF needs a main database on Bygone"));
     }

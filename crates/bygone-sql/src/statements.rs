@@ -143,8 +143,8 @@ fn quoted_length(rest: &[u8], quote: u8) -> usize {
     rest.len()
 }
 
-/// Where the first statement ends, with its semicolon; `None` if there is nothing. In a trigger semicolons stand inside,
-/// and the one that ends it comes behind an `END` that comes behind a semicolon: so says SQLite, too.
+/// Where the first statement ends, with its semicolon; `None` if there is nothing. In a trigger semicolons stand
+/// inside, and the one that ends it comes behind an `END` that comes behind a semicolon: so says SQLite, too.
 fn statement_end(script: &str) -> Option<usize> {
     let mut words = Vec::new();
     let mut is_trigger = false;

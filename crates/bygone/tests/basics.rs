@@ -183,3 +183,16 @@ fn verifying_beside_merges_finds_nothing_wrong() {
         verified.unwrap();
     });
 }
+
+#[test]
+fn a_handle_knows_what_it_is_of() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("db");
+    let db = Db::open(&path).unwrap();
+    assert_eq!(db.path(), path);
+    assert!(!db.is_read_only());
+    assert_eq!(db, db.clone());
+    let reader = bygone::Options::new().read_only(true).open(&path).unwrap();
+    assert!(reader.is_read_only());
+    assert_ne!(db, reader, "one directory, opened twice");
+}

@@ -4,7 +4,11 @@
 
 mod attach;
 mod basics;
+mod crash;
+mod differential;
+mod files;
 mod layout;
+mod layouts;
 mod past;
 mod readers;
 mod statements;

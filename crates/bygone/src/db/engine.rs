@@ -207,7 +207,8 @@ impl Engine {
     pub fn tell_runs(&self) {
         let manifest = lock(&self.manifest);
         let run_bytes = manifest.runs.iter().map(|run| run.bytes).sum();
-        self.backlog.set_runs(manifest.runs.len(), run_bytes, self.base_bytes());
+        let scanned = self.present.context().scans.take();
+        self.backlog.set_runs(manifest.runs.len(), run_bytes, self.base_bytes(), scanned);
     }
 }
 

@@ -47,9 +47,9 @@ const DUE_PART: u64 = 2;
 /// When nobody writes, a merge is due at this part: readers gain, and the disk has nothing better to do.
 const IDLE_DUE_PART: u64 = 16;
 
-/// A step of a merge rewrites this part of the base, but no less than [`STEP_PAGES_MIN`].
+/// A step of a merge rewrites this part of the base, but no less than a memtable's bytes: each step ends with syncs,
+/// and a thread that sleeps often gets little of a busy processor.
 const STEP_PART: u64 = 16;
-const STEP_PAGES_MIN: usize = 256;
 
 impl Engine {
     /// Whether enough runs wait, for a disk that is idle or not.
@@ -96,8 +96,8 @@ impl Engine {
         let live = self.live_tables(&layers, to)?;
         let mut updates = self.newest_versions(&runs, &plan)?;
         let step_pages = if plan.needed.is_empty() {
-            let base_pages = self.base_bytes() / PAGE_BYTES as u64;
-            STEP_PAGES_MIN.max((base_pages / STEP_PART) as usize)
+            let step_bytes = (self.base_bytes() / STEP_PART).max(self.options.memtable_bytes as u64);
+            step_bytes as usize / PAGE_BYTES
         } else {
             usize::MAX
         };

@@ -32,6 +32,7 @@ use crate::run::{self, Run, RunMeta, file_name};
 use crate::signal::Signal;
 use crate::snapshot::present::Present;
 use crate::snapshot::rows::{self, FIRST_TABLE, SnapshotRow};
+use crate::snapshot::scans::Scans;
 use crate::snapshot::{Context, Layers, Table, TableDirectory};
 use crate::txn::backlog::{Backlog, Frozen};
 use crate::txn::commit::{Committer, Start};
@@ -327,6 +328,7 @@ impl Parts<'_> {
         let context = Arc::new(Context {
             hash_seed: found.manifest.hash_seed,
             tables: TableDirectory::new(database),
+            scans: Scans::default(),
             _lock: lock,
         });
         let layers = found.layers(context);

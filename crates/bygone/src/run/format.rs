@@ -19,7 +19,7 @@ pub(super) const HEADER_BYTES: usize = 32;
 pub(super) const FOOTER_BYTES: usize = 96;
 
 /// The size at which a block is cut, in bytes. A block is larger only if it holds a single record.
-pub(super) const BLOCK_BYTES_TARGET: usize = 16 << 10;
+pub(super) const BLOCK_BYTES_TARGET: usize = 4 << 10;
 
 /// The largest block, in bytes: offsets within a block are 16 bits wide.
 pub(super) const BLOCK_BYTES_MAX: usize = 1 << 16;

@@ -7,6 +7,8 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
 use super::cursor::MergeCursor;
+use super::rows::FIRST_TABLE;
+use super::scans::Scans;
 use super::since::Since;
 use super::table::TableDirectory;
 use crate::base::BaseVersion;
@@ -19,6 +21,7 @@ use crate::run::Run;
 pub(crate) struct Context {
     pub hash_seed: u64,
     pub tables: TableDirectory,
+    pub scans: Scans,
     /// Held as long as anything can read the files: nobody else may write them meanwhile.
     pub _lock: Box<dyn Send + Sync>,
 }
@@ -150,6 +153,9 @@ impl Layers {
     pub(super) fn overlay(&self, table: u32, seq: u64) -> Vec<Box<dyn LayerCursor>> {
         let memtables = self.memtables.iter().filter(|memtable| !memtable.is_empty());
         let memtables = memtables.map(|m| Box::new(m.cursor(table, seq)) as Box<dyn LayerCursor>);
+        if !self.runs.is_empty() && table >= FIRST_TABLE {
+            self.context.scans.note();
+        }
         let runs = self.runs.iter().filter(|run| run.meta().min_seq <= seq);
         let runs = runs.map(|run| Box::new(run.cursor(table, seq)) as Box<dyn LayerCursor>);
         memtables.chain(runs).collect()

@@ -16,6 +16,7 @@ mod lifetime_tests;
 pub(crate) mod present;
 mod range;
 pub(crate) mod rows;
+pub(crate) mod scans;
 mod since;
 mod table;
 mod watch;

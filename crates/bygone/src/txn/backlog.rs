@@ -27,8 +27,10 @@ const RUN_PART_SLOW: f64 = 0.65;
 const RUN_PART_STOP: f64 = 1.0;
 
 /// A base that is smaller than this many memtables counts as so large: as long as there is little data, there
-/// is little to bound.
-const BASE_MEMTABLES_MIN: u64 = 4;
+/// is little to bound, and each merge that writers wait for rewrites much of the base for few records. Where
+/// somebody scans, many runs cost more than that, and writers wait sooner.
+const BASE_MEMTABLES_MIN: u64 = 16;
+const BASE_MEMTABLES_MIN_SCANNED: u64 = 4;
 
 /// The delay at full pressure, in nanoseconds for each byte committed: about 5 MB/s.
 const DELAY_NANOS_PER_BYTE: f64 = 200.0;
@@ -134,9 +136,10 @@ impl Backlog {
         self.changed.notify_all();
     }
 
-    /// Tells how many runs wait for a merge, and how many bytes they and the base hold.
-    pub fn set_runs(&self, runs: usize, run_bytes: u64, base_bytes: u64) {
-        let base_bytes = base_bytes.max(BASE_MEMTABLES_MIN * self.memtable_bytes as u64);
+    /// Tells how many runs wait for a merge, how many bytes they and the base hold, and whether somebody scans.
+    pub fn set_runs(&self, runs: usize, run_bytes: u64, base_bytes: u64, scanned: bool) {
+        let memtables = if scanned { BASE_MEMTABLES_MIN_SCANNED } else { BASE_MEMTABLES_MIN };
+        let base_bytes = base_bytes.max(memtables * self.memtable_bytes as u64);
         {
             let mut queue = self.lock();
             queue.runs = runs;
@@ -260,8 +263,22 @@ mod tests {
         let gib = 1 << 30;
         let steps = [(RUNS_SLOW, 0, 0.0), (RUNS_STOP, 0, 1.0), (1, gib / 2, 0.0), (1, gib, 1.0), (0, 0, 0.0)];
         for (runs, run_bytes, expected) in steps {
-            backlog.set_runs(runs, run_bytes, gib);
+            backlog.set_runs(runs, run_bytes, gib, false);
             assert_eq!(pressure(&backlog).clamp(0.0, 1.0), expected, "{runs} runs of {run_bytes} bytes");
+        }
+    }
+
+    #[test]
+    fn over_a_small_base_scans_make_writers_wait_sooner() {
+        let backlog = backlog();
+        let run_bytes = BASE_MEMTABLES_MIN_SCANNED * MEMTABLE_BYTES as u64;
+        backlog.set_runs(4, run_bytes, 0, true);
+        assert!(pressure(&backlog) >= 1.0);
+        backlog.set_runs(4, run_bytes, 0, false);
+        assert!(pressure(&backlog) <= 0.0);
+        for scanned in [false, true] {
+            backlog.set_runs(4, run_bytes, 4 * run_bytes, scanned);
+            assert!(pressure(&backlog) <= 0.0, "a larger base counts as it is");
         }
     }
 

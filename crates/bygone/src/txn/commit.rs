@@ -12,8 +12,9 @@
 //! leads: it takes all that wait, and under the `leader` lock validates each in order, gives each the next number,
 //! writes the group's log record and syncs it if a member asks for it. Then it queues the
 //! group for publication and hands leadership on. Each member inserts its own records into the memtable, side
-//! by side with the others and with the next leader's work. The last to finish publishes the group's number,
-//! once all groups before it are published.
+//! by side with the others and with the next leader's work; but the leader inserts those of small commits, since
+//! waking their threads takes longer, and the group and all behind it would wait for that. The last to finish
+//! publishes the group's number, once all groups before it are published.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -21,7 +22,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use super::backlog::{Backlog, Frozen};
-use super::queue::{CommitQueue, Joined, Pending, Ticket, Word, sleep};
+use super::queue::{CommitQueue, Joined, Pending, Ticket, Word, look, sleep};
 use super::record::{self, Marks, Place, TableChange};
 use super::validate::{ConflictTable, ReadSet, RecentCommit, RecentCommits, Running};
 use super::write_set::Writes;
@@ -38,6 +39,9 @@ use crate::wal::Wal;
 
 /// For how many writes of a commit memory is asked for ahead: it answers many requests at a time.
 const PREFETCH_WRITES: usize = 8;
+
+/// A member's commit of at most this many bytes is put into the memtable by the leader.
+const CARRIED_BYTES_MAX: usize = 4 << 10;
 
 /// When a commit is durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -164,6 +168,14 @@ struct Member {
     place: Place,
 }
 
+/// What a leader does when it leads no more.
+#[derive(Default)]
+struct Afterwards {
+    to_wake: ToWake,
+    /// Small commits of others, to be put into the memtable.
+    carried: Vec<(Arc<Ticket>, Accepted)>,
+}
+
 impl Committer {
     pub fn new(
         health: Arc<Health>,
@@ -211,47 +223,56 @@ impl Committer {
         let encoded = record::encode(&request.marks, &request.writes);
         record::check_size("a commit", encoded.len(), COMMIT_BYTES_MAX)?;
         let bytes = encoded.len();
-        let accepted = match self.queue.join(Pending { request, encoded }) {
-            Joined::Leads(own) => self.lead(own)?,
-            Joined::Waits(ticket) => self.wait_for_place(&ticket)?,
-        };
-        // A panic below must not leave the group unfinished for ever: others wait for it.
-        let unfinished = PoisonOnUnwind(&self.health);
-        self.insert(&accepted);
-        self.finish(&accepted.group);
-        std::mem::forget(unfinished);
-        self.wait_visible(accepted.place.seq)?;
-        let Place { seq, snapshot_id, .. } = accepted.place;
-        drop(accepted);
+        let place = match self.queue.join(Pending { request, encoded }) {
+            Joined::Leads(own) => self.lead(own),
+            Joined::Waits(ticket) => match self.queue.wait(&ticket, || self.health.is_poisoned()) {
+                Some(Word::Lead(own)) => self.lead(*own),
+                Some(Word::Accepted(accepted)) => Ok(self.complete(*accepted)),
+                Some(Word::Inserted(place)) => Ok(place),
+                Some(Word::Refused(error)) => Err(error),
+                Some(Word::Try) => unreachable!("that is for the queue"),
+                None => {
+                    self.health.check()?;
+                    unreachable!("once poisoned, always poisoned")
+                }
+            },
+        }?;
+        self.wait_visible(place.seq)?;
+        let Place { seq, snapshot_id, .. } = place;
         // This commit stands, whatever fails now: the next one is told, because the database is poisoned.
         let _ = self.backlog.slow_down(bytes);
         Ok(Committed { seq: Seq(seq), snapshot: (snapshot_id != 0).then_some(SnapshotId(snapshot_id)) })
     }
 
-    /// Waits for the leader's word; leads, if that is the word.
-    fn wait_for_place(&self, ticket: &Ticket) -> Result<Accepted> {
-        match ticket.wait(|| self.health.is_poisoned()) {
-            Some(Word::Lead(own)) => self.lead(*own),
-            Some(Word::Accepted(accepted)) => Ok(*accepted),
-            Some(Word::Refused(error)) => Err(error),
-            None => {
-                self.health.check()?;
-                unreachable!("once poisoned, always poisoned")
-            }
-        }
-    }
-
     /// Leads one group, whose first is the thread's own commit, then hands leadership on.
-    fn lead(&self, own: Pending) -> Result<Accepted> {
+    fn lead(&self, own: Pending) -> Result<Place> {
         let leadership = self.queue.lead();
         let others = self.queue.take_group(&own);
+        // A panic must not leave the group unfinished for ever: others wait for it.
         let unfinished = PoisonOnUnwind(&self.health);
-        let mut to_wake = ToWake::default();
-        let accepted = self.commit_group(own, others, &mut to_wake);
-        std::mem::forget(unfinished);
+        let mut afterwards = Afterwards::default();
+        let accepted = self.commit_group(own, others, &mut afterwards);
         drop(leadership);
-        self.wake(to_wake);
-        accepted
+        self.wake(afterwards.to_wake);
+        let place = accepted.map(|accepted| self.complete(accepted));
+        let inserted: Vec<_> = afterwards
+            .carried
+            .into_iter()
+            .map(|(ticket, accepted)| (ticket, self.complete(accepted)))
+            .collect();
+        std::mem::forget(unfinished);
+        // Only now, when nobody has to wait while threads are woken.
+        inserted.into_iter().for_each(|(ticket, place)| ticket.tell(Word::Inserted(place)));
+        place
+    }
+
+    /// Puts a commit into the memtable, and publishes its group if it is the last of it.
+    fn complete(&self, accepted: Accepted) -> Place {
+        let unfinished = PoisonOnUnwind(&self.health);
+        self.insert(&accepted);
+        self.finish(&accepted.group);
+        std::mem::forget(unfinished);
+        accepted.place
     }
 
     pub(super) fn wake(&self, to_wake: ToWake) {
@@ -264,7 +285,12 @@ impl Committer {
     }
 
     /// Gives each its place, and tells the others. Answers what became of the thread's own commit.
-    fn commit_group(&self, own: Pending, others: Vec<Arc<Ticket>>, to_wake: &mut ToWake) -> Result<Accepted> {
+    fn commit_group(
+        &self,
+        own: Pending,
+        others: Vec<Arc<Ticket>>,
+        afterwards: &mut Afterwards,
+    ) -> Result<Accepted> {
         let mut leader = lock(&self.leader);
         leader.prefetch(&own.request);
         // Given for good only when the log has the group.
@@ -305,7 +331,7 @@ impl Committer {
         let sync = own_place.is_ok() && own.request.durability == Durability::Sync
             || members.iter().any(|member| member.pending.request.durability == Durability::Sync);
         let logged = self.log(&mut leader, payloads, sync);
-        *to_wake = std::mem::take(&mut leader.to_wake);
+        afterwards.to_wake = std::mem::take(&mut leader.to_wake);
         if let Err(error) = logged {
             for member in members {
                 member.ticket.tell(Word::Refused(error.clone()));
@@ -327,8 +353,12 @@ impl Committer {
         let own =
             own_place.map(|place| self.accept(&mut leader, own.request, place, group.clone(), keep_recent));
         for Member { ticket, pending, place } in members {
+            let is_small = pending.encoded.len() <= CARRIED_BYTES_MAX;
             let accepted = self.accept(&mut leader, pending.request, place, group.clone(), keep_recent);
-            ticket.tell(Word::Accepted(Box::new(accepted)));
+            match is_small {
+                true => afterwards.carried.push((ticket, accepted)),
+                false => ticket.tell(Word::Accepted(Box::new(accepted))),
+            }
         }
         own
     }
@@ -487,7 +517,7 @@ impl Committer {
 
     /// Waits until all commits up to `seq` are whole.
     pub fn wait_visible(&self, seq: u64) -> Result<()> {
-        if self.present.visible_seq() >= seq {
+        if look(|| (self.present.visible_seq() >= seq).then_some(())).is_some() {
             return Ok(());
         }
         let mut publisher = lock(&self.publisher);
