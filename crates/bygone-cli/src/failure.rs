@@ -9,7 +9,7 @@ use std::path::Path;
 
 use bygone::Error;
 use rusqlite::ErrorCode;
-use rusqlite::ffi::SQLITE_IOERR_DATA;
+use rusqlite::ffi::{SQLITE_ERROR_SNAPSHOT, SQLITE_IOERR_DATA};
 
 pub type Result<T> = std::result::Result<T, Failure>;
 
@@ -140,6 +140,7 @@ fn of_sqlite(error: &rusqlite::Error, text: String) -> Failure {
     };
     match error.code {
         _ if error.extended_code == SQLITE_IOERR_DATA => Failure::DamagedSql(text),
+        _ if error.extended_code == SQLITE_ERROR_SNAPSHOT => Failure::No(text),
         ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => Failure::DamagedSql(text),
         ErrorCode::ConstraintViolation | ErrorCode::CannotOpen => Failure::No(text),
         ErrorCode::PermissionDenied

@@ -11,6 +11,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +36,9 @@ const STEP_PAGES: i32 = 1000;
 const BUSY: Duration = Duration::from_secs(10);
 
 const HEADER_BYTES: usize = 100;
+
+/// Where in the header SQLite's counter of changes to the schema is.
+const SCHEMA_COOKIE: Range<usize> = 40..44;
 
 /// What an import has brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,6 +212,11 @@ fn load(
 
     let table: Table = db.table(table)?;
     let mut transaction = db.begin()?;
+    if let Some(old) = transaction.get_with(&table, key(1), schema_cookie)? {
+        // By it SQLite tells whether the schema that a connection knows still holds.
+        let cookie = old.max(schema_cookie(&page)).wrapping_add(1);
+        page[SCHEMA_COOKIE].copy_from_slice(&cookie.to_be_bytes());
+    }
     let mut held = 0;
     for number in 1..=pages {
         if number > 1 {
@@ -232,6 +241,11 @@ fn load(
     transaction.commit()?;
     progress(bytes, bytes);
     Ok(Imported { page_bytes, pages })
+}
+
+fn schema_cookie(page: &[u8]) -> u32 {
+    let bytes = page.get(SCHEMA_COOKIE).and_then(|bytes| bytes.try_into().ok());
+    bytes.map_or(0, u32::from_be_bytes)
 }
 
 /// Writes the SQL database that a connection reads, of now or of the past, as a file of SQLite's.

@@ -2,7 +2,7 @@
 //!
 //! Owns: [`Session`]: the connection, where its output goes, how it looks. Promises: after an error the session is as
 //! usable as before; output that went to a file is on its way there when the session ends well. May call: `show`,
-//! `commands`, `past`, `output`, `numbers`, `failure`.
+//! `commands`, `output`, `numbers`, `failure`.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufWriter, Write};
@@ -18,8 +18,8 @@ use rusqlite::{Connection, Params};
 use super::commands;
 use super::show::{self, Mode, Settings, Stop};
 use crate::failure::{Failure, Result};
+use crate::numbers;
 use crate::output::Output;
-use crate::{numbers, past};
 
 /// Whether there is more to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,10 +52,7 @@ impl<'o> Session<'o> {
     /// Makes the session read the past, or the present again.
     pub fn read_as_of(&self, moment: &str) -> Result<()> {
         let pragma = format!("PRAGMA as_of = {}", quoted(moment));
-        bygone_sql::execute(&self.connection, &pragma).map(drop).map_err(|error| {
-            // What says better whether there is no such snapshot or the text means nothing.
-            past::find(&self.db, moment).err().filter(|_| moment != "now").unwrap_or_else(|| error.into())
-        })
+        Ok(bygone_sql::execute(&self.connection, &pragma).map(drop)?)
     }
 
     /// What the session reads: `now`, or the moment as it was asked for.
@@ -107,7 +104,10 @@ impl<'o> Session<'o> {
                 }
             }
         }
-        self.run(&script).map_err(|failure| failure.at_line(file, first))
+        match script.trim() {
+            "" => Ok(Flow::More),
+            _ => self.run(&script).map_err(|failure| failure.at_line(file, first)),
+        }
     }
 
     fn run_statements(&mut self, script: &str) -> Result<Option<SnapshotId>> {

@@ -86,8 +86,10 @@ fn the_past_is_read_and_not_written() {
     assert_eq!(list(&["SELECT snapshot_now('again')"]), "2\n");
 
     place.run_sql(&["--as-of", "fees", "DELETE FROM accounts"]).fails(2, "readonly");
+    place.run_sql(&["--as-of", "id:x", balance]).fails(2, "not understood");
+    place.run_sql(&["--as-of", "9", balance]).fails(1, "no declared snapshot");
     place.run_sql(&["--as-of", "never", balance]).fails(1, "no snapshot is named \"never\"");
-    place.run_sql(&["SELECT AS OF never 1"]).fails(2, "no snapshot is named \"never\"");
+    place.run_sql(&["SELECT AS OF never 1"]).fails(1, "no snapshot is named \"never\"");
     place.run_with(&["sql", "absent", "--as-of", "fees", "SELECT 1"], b"").fails(2, "there is no database");
     assert!(!place.path("absent").exists());
 }
@@ -98,7 +100,7 @@ fn errors_have_their_codes_and_leave_what_was_committed() {
     place.run_sql(&["SELEC 1"]).fails(2, "near \"SELEC\": syntax error");
     place.run_sql(&["INSERT INTO accounts VALUES ('alice', 1)"]).fails(1, "UNIQUE constraint failed");
     place.run_sql(&["COMMIT WITH SNAPSHOT"]).fails(2, "none is open");
-    place.run_sql(&["BEGIN; DELETE FROM accounts; COMMIT WITH SNAPSHOT fees"]).fails(2, "taken");
+    place.run_sql(&["BEGIN; DELETE FROM accounts; COMMIT WITH SNAPSHOT fees"]).fails(1, "taken");
     place.run_sql(&[".nothing"]).fails(2, ".help");
     place.run_sql(&[".mode xml"]).fails(2, "there are table, markdown, csv");
     place.run_sql(&[".import only-one"]).fails(2, "write .import FILE TABLE");
