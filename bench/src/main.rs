@@ -7,6 +7,7 @@
 //! standard output.
 
 mod arguments;
+mod cold;
 mod context;
 mod data;
 mod engines;

@@ -3,14 +3,12 @@
 //! Owns: the clocks and counters. Promises: figures are of this process alone, as the kernel counts them.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-
-/// The kernel tells processor time in hundredths of a second, whatever its own tick is (`USER_HZ`).
-const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Started at the beginning of the work.
 pub struct Meter {
@@ -50,26 +48,38 @@ impl Cost {
     }
 }
 
+/// Of all threads.
 fn cpu_seconds() -> Result<f64> {
-    let stat = fs::read_to_string("/proc/self/stat")?;
-    // The program's name may hold anything, so count from its closing parenthesis: user and system time are
-    // fields 14 and 15.
-    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<f64>);
-    Ok(ticks.sum::<Result<f64, _>>()? / TICKS_PER_SECOND)
+    seconds_of(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
 /// Seconds of processor time of this thread.
 pub fn thread_cpu_seconds() -> Result<f64> {
-    let schedule = fs::read_to_string("/proc/thread-self/schedstat")?;
-    let nanos = schedule.split_whitespace().next().context("/proc/thread-self/schedstat is empty")?;
-    Ok(nanos.parse::<f64>()? / 1e9)
+    seconds_of(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+fn seconds_of(clock: libc::clockid_t) -> Result<f64> {
+    // SAFETY: a structure of numbers, for which zeros are valid, and which the call fills.
+    let time = unsafe {
+        let mut time = std::mem::zeroed::<libc::timespec>();
+        if libc::clock_gettime(clock, &raw mut time) != 0 {
+            return Err(io::Error::last_os_error().into());
+        }
+        time
+    };
+    Ok(time.tv_sec as f64 + time.tv_nsec as f64 / 1e9)
 }
 
 fn written_bytes() -> Result<u64> {
     let io = fs::read_to_string("/proc/self/io")?;
     let line = io.lines().find_map(|line| line.strip_prefix("wchar:"));
     Ok(line.context("/proc/self/io has no wchar")?.trim().parse()?)
+}
+
+/// What a file takes up on the disk; nothing if it is not there.
+pub fn file_bytes(path: &Path) -> u64 {
+    // A block is 512 bytes, whatever the file system's own are.
+    fs::metadata(path).map_or(0, |metadata| metadata.blocks() * 512)
 }
 
 /// What the files below a directory take up on the disk. A file that vanishes meanwhile counts nothing.

@@ -29,6 +29,9 @@ impl Bygone {
         if let Some(bytes) = setup.memtable_bytes {
             options = options.memtable_bytes(bytes);
         }
+        if setup.split {
+            options = options.history_dir(dir.with_extension("history"));
+        }
         let db = options.open(dir)?;
         let table = db.table("bench")?;
         Ok(Bygone { db, table })
@@ -224,6 +227,10 @@ impl Snapshots for Bygone {
 
     fn settle(&self) -> Result<()> {
         Engine::settle(self)
+    }
+
+    fn data_files(&self) -> &'static [&'static str] {
+        &["base.pages"]
     }
 
     fn taker(&self) -> Result<Box<dyn Taker<'_> + '_>> {

@@ -176,6 +176,10 @@ impl Snapshots for Beginning {
         self.env.settle()
     }
 
+    fn data_files(&self) -> &'static [&'static str] {
+        &["data.mdb"]
+    }
+
     fn taker(&self) -> Result<Box<dyn Taker<'_> + '_>> {
         Ok(Box::new(BeginAbort(self)))
     }
@@ -278,6 +282,10 @@ impl Snapshots for Renewing {
 
     fn settle(&self) -> Result<()> {
         self.env.settle()
+    }
+
+    fn data_files(&self) -> &'static [&'static str] {
+        &["data.mdb"]
     }
 
     fn taker(&self) -> Result<Box<dyn Taker<'_> + '_>> {

@@ -7,6 +7,7 @@
 #[cfg(feature = "art")]
 mod art;
 mod bygone;
+mod bygone_past;
 #[cfg(feature = "canopydb")]
 mod canopydb;
 #[cfg(feature = "fjall")]
@@ -17,10 +18,13 @@ mod lmdb;
 mod lmdb_snapshots;
 mod memtable;
 pub mod operations;
+pub mod past;
 #[cfg(feature = "redb")]
 mod redb;
 #[cfg(any(feature = "rocksdb", feature = "speedb"))]
 mod rocks;
+#[cfg(feature = "rocksdb")]
+mod rocks_past;
 #[cfg(any(feature = "rocksdb", feature = "speedb"))]
 mod rocks_snapshots;
 #[cfg(feature = "skiplist")]
@@ -30,6 +34,8 @@ pub mod snapshots;
 mod sqlite;
 #[cfg(feature = "wiredtiger")]
 mod wiredtiger;
+#[cfg(feature = "wiredtiger")]
+mod wiredtiger_past;
 
 #[cfg(all(feature = "rocksdb", feature = "speedb"))]
 compile_error!("rocksdb and speedb have symbols in common: a program has one of them");
@@ -49,6 +55,9 @@ pub struct Setup {
     /// Memory for what was written last, of each memtable; `None` leaves it to the engine, as do those without
     /// memtables.
     pub memtable_bytes: Option<usize>,
+    /// Whether the past goes to a directory of its own, beside the other, for engines that can split it from the
+    /// present.
+    pub split: bool,
 }
 
 /// How durable a commit is when it returns.

@@ -111,6 +111,14 @@ impl Snapshots for Redb {
         Engine::settle(self)
     }
 
+    fn make_durable(&self) -> Result<()> {
+        Engine::settle(self)
+    }
+
+    fn data_files(&self) -> &'static [&'static str] {
+        &["redb"]
+    }
+
     fn taker(&self) -> Result<Box<dyn Taker<'_> + '_>> {
         Ok(Box::new(ReadTransactions(self)))
     }

@@ -43,7 +43,7 @@ pub struct Rocks {
     pub(super) db: *mut ffi::rocksdb_t,
     read: *mut ffi::rocksdb_readoptions_t,
     durable: *mut ffi::rocksdb_writeoptions_t,
-    buffered: *mut ffi::rocksdb_writeoptions_t,
+    pub(super) buffered: *mut ffi::rocksdb_writeoptions_t,
     without_log: *mut ffi::rocksdb_writeoptions_t,
 }
 
@@ -69,6 +69,15 @@ pub(super) fn checked<T>(call: impl FnOnce(*mut *mut c_char) -> T) -> Result<T> 
 
 impl Rocks {
     pub fn open(dir: &Path, setup: Setup) -> Result<Rocks> {
+        Rocks::open_with(dir, setup, |_| ())
+    }
+
+    /// Opens with what else is to be said in the options.
+    pub(super) fn open_with(
+        dir: &Path,
+        setup: Setup,
+        configure: impl FnOnce(*mut ffi::rocksdb_options_t),
+    ) -> Result<Rocks> {
         let name = CString::new(dir.as_os_str().as_bytes())?;
         let cores = std::thread::available_parallelism()?.get().min(64) as c_int;
         // SAFETY: each object is made, given to the options, which share it, and freed once; the options are freed
@@ -96,6 +105,7 @@ impl Rocks {
             ffi::rocksdb_options_set_block_based_table_factory(options, tables);
             ffi::rocksdb_block_based_options_destroy(tables);
             ffi::rocksdb_cache_destroy(cache);
+            configure(options);
             let db = checked(|error| ffi::rocksdb_open(options, name.as_ptr(), error));
             ffi::rocksdb_options_destroy(options);
             db?
@@ -119,10 +129,15 @@ impl Rocks {
         })
     }
 
-    fn get(&self, key: &Key, found: impl FnOnce(&[u8])) -> Result<()> {
-        // SAFETY: the key is valid for its length, and the database is open.
+    pub(super) fn get(
+        &self,
+        read: *mut ffi::rocksdb_readoptions_t,
+        key: &Key,
+        found: impl FnOnce(&[u8]),
+    ) -> Result<()> {
+        // SAFETY: the key is valid for its length, the database and the options are open.
         let slice = checked(|error| unsafe {
-            ffi::rocksdb_get_pinned(self.db, self.read, key.as_ptr().cast(), key.len(), error)
+            ffi::rocksdb_get_pinned(self.db, read, key.as_ptr().cast(), key.len(), error)
         })?;
         if !slice.is_null() {
             let mut bytes = 0;
@@ -136,9 +151,25 @@ impl Rocks {
         Ok(())
     }
 
-    fn cursor(&self) -> Cursor<'_> {
-        // SAFETY: the cursor does not outlive the database.
-        Cursor(unsafe { ffi::rocksdb_create_iterator(self.db, self.read) }, PhantomData)
+    /// Hands the values of all records to `each`.
+    #[cfg(feature = "rocksdb")]
+    pub(super) fn scan(
+        &self,
+        read: *mut ffi::rocksdb_readoptions_t,
+        mut each: impl FnMut(&[u8]),
+    ) -> Result<()> {
+        let mut cursor = self.cursor(read);
+        cursor.seek_to_end(Direction::Forward);
+        while let Some((_, value)) = cursor.record() {
+            each(value);
+            cursor.step(Direction::Forward);
+        }
+        cursor.check()
+    }
+
+    fn cursor(&self, read: *mut ffi::rocksdb_readoptions_t) -> Cursor<'_> {
+        // SAFETY: the cursor does not outlive the database, and copies the options.
+        Cursor(unsafe { ffi::rocksdb_create_iterator(self.db, read) }, PhantomData)
     }
 
     /// A figure that the library tells of itself.
@@ -250,11 +281,11 @@ impl Operations for Rocks {
     }
 
     fn get(&self, key: &Key, found: impl FnOnce(&[u8])) -> Result<()> {
-        Rocks::get(self, key, found)
+        Rocks::get(self, self.read, key, found)
     }
 
     fn seek(&self, key: &Key, mut each: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<()> {
-        let mut cursor = self.cursor();
+        let mut cursor = self.cursor(self.read);
         cursor.seek(key);
         while let Some((key, value)) = cursor.record() {
             if each(key, value).is_break() {
@@ -266,7 +297,7 @@ impl Operations for Rocks {
     }
 
     fn scan(&self, direction: Direction, mut each: impl FnMut(&[u8], &[u8])) -> Result<()> {
-        let mut cursor = self.cursor();
+        let mut cursor = self.cursor(self.read);
         cursor.seek_to_end(direction);
         while let Some((key, value)) = cursor.record() {
             each(key, value);
@@ -350,7 +381,7 @@ impl Reader for Now<'_> {
     fn get_all(&self, keys: &[Key], access: Access) -> Result<u64> {
         let mut bytes = 0;
         for key in keys {
-            self.0.get(key, |value| {
+            self.0.get(self.0.read, key, |value| {
                 bytes += match access {
                     Access::Owned => std::hint::black_box(value.to_vec()).len(),
                     Access::Borrowed => value.len(),

@@ -21,6 +21,11 @@ pub struct Opening {
     /// Whether a thread holds many snapshots at a time, or hands them on to another. LMDB is faster if not.
     #[cfg_attr(not(feature = "lmdb"), allow(dead_code))]
     pub many: bool,
+    /// Memory of each memtable, for engines that have them; `None` leaves it to the engine.
+    pub memtable_bytes: Option<usize>,
+    /// Whether pages that only held snapshots need go to a directory of their own, beside the other, for engines that
+    /// can split the past from the present.
+    pub split: bool,
 }
 
 pub trait Snapshots: Send + Sync {
@@ -29,6 +34,16 @@ pub trait Snapshots: Send + Sync {
 
     /// Does all work that puts have put off.
     fn settle(&self) -> Result<()>;
+
+    /// Makes what was put durable, for engines that use the space of what was replaced again only then.
+    fn make_durable(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// The files of the directory that hold the records; none if that is not to be told from other files.
+    fn data_files(&self) -> &'static [&'static str] {
+        &[]
+    }
 
     /// Snapshots for one thread, which makes it and uses it alone.
     fn taker(&self) -> Result<Box<dyn Taker<'_> + '_>>;
@@ -69,7 +84,11 @@ pub trait Held: Send {
 /// Opens an engine over an empty or its own directory.
 pub fn open(name: &str, dir: &Path, opening: Opening) -> Result<Box<dyn Snapshots>> {
     std::fs::create_dir_all(dir)?;
-    let setup = super::Setup { cache_bytes: opening.cache_bytes, memtable_bytes: None };
+    let setup = super::Setup {
+        cache_bytes: opening.cache_bytes,
+        memtable_bytes: opening.memtable_bytes,
+        split: opening.split,
+    };
     Ok(match name {
         "bygone" => Box::new(super::bygone::Bygone::open(dir, setup)?),
         #[cfg(feature = "redb")]

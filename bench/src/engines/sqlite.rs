@@ -64,6 +64,10 @@ impl Snapshots for Sqlite {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner).run(c"PRAGMA wal_checkpoint(TRUNCATE)")
     }
 
+    fn data_files(&self) -> &'static [&'static str] {
+        &["sqlite", "sqlite-wal"]
+    }
+
     fn taker(&self) -> Result<Box<dyn Taker<'_> + '_>> {
         let mut connection = Connection::open(&self.path, self.cache_kib)?;
         connection.statements()?;

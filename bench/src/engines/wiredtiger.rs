@@ -1,4 +1,4 @@
-//! WiredTiger, the library that is installed. In suite `snapshots` only.
+//! WiredTiger, the library that is installed. In suites `snapshots` and `past` only.
 //!
 //! A snapshot is a transaction of a session whose isolation is `snapshot`, begun without a configuration string, so
 //! that none is parsed, and rolled back. A session has one transaction at a time, so a thread that holds many has
@@ -26,8 +26,11 @@ const SESSIONS_MAX: usize = 50_000;
 
 const TABLE: &CStr = c"table:bench";
 
+/// Commits go to a log, which is not synced.
+const WITH_LOG: &str = "log=(enabled),transaction_sync=(enabled=false),checkpoint=(wait=60,log_size=1GB)";
+
 pub struct WiredTiger {
-    connection: *mut ffi::Connection,
+    pub(super) connection: *mut ffi::Connection,
     /// Idle; taken and given back many at a time. Closed with the connection.
     spares: Mutex<Vec<Session>>,
 }
@@ -39,16 +42,17 @@ unsafe impl Sync for WiredTiger {}
 
 impl WiredTiger {
     pub fn open(dir: &Path, opening: Opening) -> Result<WiredTiger> {
+        WiredTiger::open_with(dir, opening.cache_bytes, WITH_LOG)
+    }
+
+    pub(super) fn open_with(dir: &Path, cache_bytes: usize, more: &str) -> Result<WiredTiger> {
         let (mut major, mut minor, mut patch) = (0, 0, 0);
         // SAFETY: three places for numbers.
         unsafe { ffi::wiredtiger_version(&mut major, &mut minor, &mut patch) };
         ensure!((major, minor) == VERSION, "WiredTiger {major}.{minor}.{patch} has other functions than 3.2");
         let home = CString::new(dir.as_os_str().as_bytes())?;
-        let config = CString::new(format!(
-            "create,cache_size={},session_max={SESSIONS_MAX},log=(enabled),transaction_sync=(enabled=false),\
-             checkpoint=(wait=60,log_size=1GB)",
-            opening.cache_bytes
-        ))?;
+        let config =
+            CString::new(format!("create,cache_size={cache_bytes},session_max={SESSIONS_MAX},{more}"))?;
         let mut connection = null_mut();
         // SAFETY: C strings, and no handler of events.
         check(unsafe { ffi::wiredtiger_open(home.as_ptr(), null_mut(), config.as_ptr(), &mut connection) })?;
@@ -85,14 +89,14 @@ impl WiredTiger {
         Ok(sessions)
     }
 
-    fn session(&self) -> Result<Session> {
+    pub(super) fn session(&self) -> Result<Session> {
         match self.sessions(1)?.pop() {
             Some(session) => Ok(session),
             None => bail!("one was asked for"),
         }
     }
 
-    fn give_back(&self, mut sessions: Vec<Session>) {
+    pub(super) fn give_back(&self, mut sessions: Vec<Session>) {
         self.spares.lock().unwrap_or_else(PoisonError::into_inner).append(&mut sessions);
     }
 }
@@ -207,17 +211,17 @@ impl Drop for Begun<'_> {
 }
 
 /// A session and its cursor; whoever has it uses it alone.
-struct Session {
-    session: *mut ffi::Session,
+pub(super) struct Session {
+    pub session: *mut ffi::Session,
     /// Null until it is needed.
-    cursor: *mut ffi::Cursor,
+    pub cursor: *mut ffi::Cursor,
 }
 
 // SAFETY: a session may go from thread to thread as long as one at a time uses it.
 unsafe impl Send for Session {}
 
 impl Session {
-    fn open_cursor(&mut self) -> Result<()> {
+    pub fn open_cursor(&mut self) -> Result<()> {
         if !self.cursor.is_null() {
             return Ok(());
         }
@@ -229,19 +233,19 @@ impl Session {
     }
 
     #[inline]
-    fn begin(&mut self) -> Result<()> {
+    pub fn begin(&mut self) -> Result<()> {
         // SAFETY: the session is open and has no transaction.
         check(unsafe { ((*self.session).begin_transaction)(self.session, null()) })
     }
 
     #[inline]
-    fn roll_back(&mut self) -> Result<()> {
+    pub fn roll_back(&mut self) -> Result<()> {
         // SAFETY: the session is open and has a transaction. This resets its cursor.
         check(unsafe { ((*self.session).rollback_transaction)(self.session, null()) })
     }
 
     #[inline]
-    fn get<T>(&mut self, key: &Key, read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
+    pub fn get<T>(&mut self, key: &Key, read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
         let key = ffi::Item::of(key);
         let mut value = ffi::Item::of(&[]);
         // SAFETY: the cursor is open and raw: it takes one item for a key, and gives one for a value, which stays
@@ -257,17 +261,22 @@ impl Session {
         }
     }
 
+    /// The transaction has begun, and the cursor is open.
+    pub fn insert(&mut self, key: &Key, value: &[u8]) -> Result<()> {
+        let (key, value) = (ffi::Item::of(key), ffi::Item::of(value));
+        // SAFETY: as in `get`. What the items point at outlives the insertion, which overwrites by default.
+        check(unsafe {
+            ((*self.cursor).set_key)(self.cursor, &key);
+            ((*self.cursor).set_value)(self.cursor, &value);
+            ((*self.cursor).insert)(self.cursor)
+        })
+    }
+
     fn put(&mut self, records: &[Record]) -> Result<()> {
         self.open_cursor()?;
         self.begin()?;
         for record in records {
-            let (key, value) = (ffi::Item::of(&record.key), ffi::Item::of(&record.value));
-            // SAFETY: as in `get`. What the items point at outlives the insertion, which overwrites by default.
-            check(unsafe {
-                ((*self.cursor).set_key)(self.cursor, &key);
-                ((*self.cursor).set_value)(self.cursor, &value);
-                ((*self.cursor).insert)(self.cursor)
-            })?;
+            self.insert(&record.key, &record.value)?;
         }
         // SAFETY: the session is open and has a transaction.
         check(unsafe { ((*self.session).commit_transaction)(self.session, null()) })
@@ -275,7 +284,7 @@ impl Session {
 }
 
 #[inline]
-fn check(code: c_int) -> Result<()> {
+pub(super) fn check(code: c_int) -> Result<()> {
     if code == 0 { Ok(()) } else { fail(code) }
 }
 
@@ -287,7 +296,7 @@ fn fail(code: c_int) -> Result<()> {
 }
 
 /// From `wiredtiger.h`. Functions that are not used stand as [`Unused`](ffi::Unused), to keep the places of the others.
-mod ffi {
+pub(super) mod ffi {
     use super::{c_char, c_int, c_void};
 
     pub const NOT_FOUND: c_int = -31_803;
@@ -310,6 +319,8 @@ mod ffi {
         }
     }
 
+    type OnCursor = unsafe extern "C" fn(*mut Cursor) -> c_int;
+
     type OnSession = unsafe extern "C" fn(*mut Session, *const c_char) -> c_int;
 
     #[repr(C)]
@@ -324,12 +335,12 @@ mod ffi {
         pub set_value: unsafe extern "C" fn(*mut Cursor, ...),
         compare: Unused,
         equals: Unused,
-        next: Unused,
+        pub next: OnCursor,
         prev: Unused,
-        reset: Unused,
-        pub search: unsafe extern "C" fn(*mut Cursor) -> c_int,
+        pub reset: OnCursor,
+        pub search: OnCursor,
         search_near: Unused,
-        pub insert: unsafe extern "C" fn(*mut Cursor) -> c_int,
+        pub insert: OnCursor,
         // More follows: only the library makes these.
     }
 
@@ -384,6 +395,8 @@ mod ffi {
         is_new: Unused,
         pub open_session:
             unsafe extern "C" fn(*mut Connection, *mut c_void, *const c_char, *mut *mut Session) -> c_int,
+        query_timestamp: Unused,
+        pub set_timestamp: unsafe extern "C" fn(*mut Connection, *const c_char) -> c_int,
         // More follows.
     }
 

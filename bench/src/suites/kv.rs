@@ -65,7 +65,7 @@ impl Sizes {
 
 fn run(context: &Context) -> Result<()> {
     let sizes = Sizes::of(context.scale);
-    let setup = Setup { cache_bytes: sizes.cache_bytes, memtable_bytes: None };
+    let setup = Setup { cache_bytes: sizes.cache_bytes, memtable_bytes: None, split: false };
     let on_loaded = ["load", "get", "scan", "begin", "overwrite", "durable", "as_of"];
     if on_loaded.iter().any(|case| context.wants(case)) {
         let (engine, dir) = load(context, &sizes, setup)?;

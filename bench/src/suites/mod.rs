@@ -5,6 +5,7 @@
 
 mod kv;
 mod memtable;
+mod past;
 mod snapshots;
 
 use anyhow::{Context as _, Result};
@@ -24,7 +25,7 @@ pub struct Suite {
     pub run: fn(&Context) -> Result<()>,
 }
 
-const SUITES: &[Suite] = &[kv::SUITE, memtable::SUITE, snapshots::SUITE];
+const SUITES: &[Suite] = &[kv::SUITE, memtable::SUITE, past::SUITE, snapshots::SUITE];
 
 pub fn find(name: &str) -> Result<&'static Suite> {
     let names: Vec<_> = SUITES.iter().map(|suite| suite.name).collect();

@@ -21,7 +21,7 @@ use crate::{numbers, open, past, text};
 pub struct Diff {
     /// Directory of the database
     db: PathBuf,
-    /// The first state: a snapshot's name, an id, a time, or "now", as --as-of of other commands takes them
+    /// The first state: a snapshot's name, an id, a time, @COMMIT, or "now", as --as-of of other commands takes them
     a: String,
     /// The second state
     b: String,

@@ -94,6 +94,7 @@ impl From<Error> for Failure {
             Error::Corruption { .. } => Failure::Damaged(error),
             Error::Conflict { .. }
             | Error::SnapshotNotFound { .. }
+            | Error::OutsideWindow { .. }
             | Error::SnapshotHeld { .. }
             | Error::NameTaken { .. }
             | Error::TableNotFound { .. } => Failure::No(error.to_string()),

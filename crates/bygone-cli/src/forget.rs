@@ -1,17 +1,16 @@
 //! `bygone forget`, `hold`, `release`.
 //!
 //! Owns: how snapshots end, or are kept from it. Promises: what is deleted is listed; with `--dry-run` nothing is
-//! deleted. May call: `open`, `past`, `snapshots`, `output`, `failure`.
+//! deleted. May call: `open`, `past`, `snapshots`, `numbers`, `output`, `failure`.
 
 use std::path::PathBuf;
 
 use bygone::{Retention, SnapshotInfo};
 use clap::Args;
-use jiff::{SignedDuration, Span, SpanRelativeTo};
 
 use crate::failure::{Failure, Result};
 use crate::output::Output;
-use crate::{open, past, snapshots, text};
+use crate::{numbers, open, past, snapshots, text};
 
 #[derive(Args)]
 pub struct Forget {
@@ -86,22 +85,16 @@ impl Policy {
             }
         }
         if let Some(text) = &self.keep_within {
-            retention = retention.keep_within(age(text)?);
+            let age = numbers::parse_span(text).ok_or_else(|| {
+                Failure::usage(format!("--keep-within {text:?}: write a span such as \"3 days\" or \"12h\""))
+            })?;
+            retention = retention.keep_within(age);
         }
         if self.keep_named {
             retention = retention.keep_named();
         }
         Ok((retention != Retention::new()).then_some(retention))
     }
-}
-
-/// Days have 24 hours here, as in UTC.
-fn age(text: &str) -> Result<std::time::Duration> {
-    let span = text.parse::<Span>().ok();
-    let duration = span.and_then(|span| span.to_duration(SpanRelativeTo::days_are_24_hours()).ok());
-    duration.and_then(|duration: SignedDuration| duration.try_into().ok()).ok_or_else(|| {
-        Failure::usage(format!("--keep-within {text:?}: write a span such as \"3 days\" or \"12h\""))
-    })
 }
 
 pub fn forget(args: &Forget, out: &mut Output) -> Result<()> {

@@ -21,6 +21,7 @@ mod snapshots;
 mod sql;
 mod text;
 mod transfer;
+mod window;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -71,6 +72,8 @@ enum Command {
     Snapshot(snapshots::Declare),
     /// List the declared snapshots
     Snapshots(snapshots::List),
+    /// Show or set for how long every commit can be read, declared or not
+    Window(window::Window),
     /// Delete declared snapshots: those named, or all that a policy does not keep
     Forget(forget::Forget),
     /// Keep a snapshot from being deleted until its holder releases it
@@ -131,6 +134,7 @@ fn run(command: &Command, out: &mut Output) -> Result<()> {
         Command::Export(args) => transfer::export(args, out),
         Command::Snapshot(args) => snapshots::declare(args, out),
         Command::Snapshots(args) => snapshots::list(args, out),
+        Command::Window(args) => window::window(args, out),
         Command::Forget(args) => forget::forget(args, out),
         Command::Hold(args) => forget::hold(args),
         Command::Release(args) => forget::release(args),

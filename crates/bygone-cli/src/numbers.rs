@@ -5,7 +5,7 @@
 use std::time::{Duration, SystemTime};
 
 use indicatif::{HumanBytes, HumanCount};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
 
 /// `1,234,567`
 pub fn count(number: u64) -> String {
@@ -36,6 +36,20 @@ pub fn duration(duration: Duration) -> String {
     format!("{value:.decimals$} {unit}")
 }
 
+/// A span of time as people write it, such as `3 days` or `12h`. Days have 24 hours here, as in UTC.
+pub fn parse_span(text: &str) -> Option<Duration> {
+    let span: Span = text.parse().ok()?;
+    span.to_duration(SpanRelativeTo::days_are_24_hours()).ok()?.try_into().ok()
+}
+
+/// The same the other way: `1h 30m`.
+pub fn span(duration: Duration) -> String {
+    match SignedDuration::try_from(duration) {
+        Ok(duration) => format!("{duration:#}"),
+        Err(_) => "for ever".to_owned(),
+    }
+}
+
 /// RFC 3339, UTC, as precise as the database knows it, so that it can be given to `--as-of`.
 pub fn time(time: SystemTime) -> String {
     match Timestamp::try_from(time) {
@@ -62,6 +76,18 @@ mod tests {
         for (nanoseconds, shown) in cases {
             assert_eq!(duration(Duration::from_nanos(nanoseconds)), shown);
         }
+    }
+
+    #[test]
+    fn spans_come_back() {
+        let cases = [("10 minutes", 600), ("1h30m", 5400), ("2 days", 172_800), ("0s", 0)];
+        for (text, seconds) in cases {
+            let duration = Duration::from_secs(seconds);
+            assert_eq!(parse_span(text), Some(duration));
+            assert_eq!(parse_span(&span(duration)), Some(duration), "{}", span(duration));
+        }
+        assert_eq!(span(Duration::from_secs(5400)), "1h 30m");
+        assert!(parse_span("-1h").is_none() && parse_span("soon").is_none());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! Promises: reading never creates a database, and works beside a process that writes. May call: `failure`.
 
 use std::path::Path;
+use std::time::Duration;
 
 use bygone::{Db, Error, Options};
 
@@ -12,6 +13,11 @@ use crate::failure::{Failure, Result};
 /// Opens a database that must exist, to write.
 pub fn existing(path: &Path) -> Result<Db> {
     open(path, Options::new().create(false))
+}
+
+/// Opens a database that must exist, to write, with a window of this length.
+pub fn with_window(path: &Path, length: Duration) -> Result<Db> {
+    open(path, Options::new().create(false).window(length))
 }
 
 /// Opens a database that must exist, to read it, whether another process has it open or not.

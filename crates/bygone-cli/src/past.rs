@@ -1,41 +1,44 @@
 //! Which moment a command reads: `--as-of`, and the two that `diff` compares.
 //!
 //! Owns: how the text that names a moment is understood. Promises: a snapshot's name always wins, so a snapshot
-//! named `1957` is found by `1957` whatever the ids are. May call: `failure`.
+//! named `1957` is found by `1957` whatever the ids are. May call: `failure`, `numbers`.
 
 use std::time::SystemTime;
 
-use bygone::{Db, Error, Snapshot, SnapshotId, SnapshotInfo};
+use bygone::{Db, Error, Seq, Snapshot, SnapshotId, SnapshotInfo, SnapshotRef};
 use clap::Args;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp, ToSpan};
 
 use crate::failure::{Failure, Result};
+use crate::numbers;
 
 #[derive(Args)]
 pub struct AsOf {
-    /// Read the past as of this snapshot: a name, an id, or a time
+    /// Read the past as of this snapshot: a name, an id, a time, or @COMMIT
     ///
-    /// Tried in this order: a snapshot's name; if it is all digits, an id; else a time, which means the
-    /// latest snapshot declared at or before it. A time is "2026-05-01 12:00:00" or "2026-05-01" (both
-    /// UTC), RFC 3339 such as "2026-05-01T12:00:00+02:00", or "5 minutes ago". Write name:..., id:... or
-    /// time:... to leave no choice.
+    /// Tried in this order: a snapshot's name; if it is all digits, an id; after an @, the number of a
+    /// commit; else a time. A time is "2026-05-01 12:00:00" or "2026-05-01" (both UTC), RFC 3339 such as
+    /// "2026-05-01T12:00:00+02:00", or "5 minutes ago". It means the latest commit at or before it, if it
+    /// lies in the window that `bygone window` shows, else the latest snapshot declared at or before it. A
+    /// commit lies in the window, or has a snapshot. Write name:..., id:..., commit:... or time:... to leave
+    /// no choice.
     #[arg(long = "as-of", value_name = "S")]
     text: Option<String>,
 }
 
 impl AsOf {
-    /// The declared snapshot that was asked for, if one was.
-    pub fn info(&self, db: &Db) -> Result<Option<SnapshotInfo>> {
-        self.text.as_ref().map(|text| find(db, text)).transpose()
+    /// The past that was asked for, if one was.
+    pub fn asked(&self, db: &Db) -> Result<Option<SnapshotRef>> {
+        self.text.as_ref().map(|text| moment(db, text)).transpose()
     }
 
     /// The present, or the past that was asked for.
     pub fn view(&self, db: &Db) -> Result<Snapshot> {
         match &self.text {
             None => Ok(db.snapshot()),
-            Some(text) => Ok(db.as_of(find(db, text)?.id)?),
+            Some(text) => open(db, text),
         }
     }
 
@@ -58,60 +61,121 @@ pub fn view(db: &Db, text: &str) -> Result<Snapshot> {
             named => return Ok(db.as_of(named?.id)?),
         }
     }
-    Ok(db.as_of(find(db, text)?.id)?)
+    open(db, text)
+}
+
+fn open(db: &Db, text: &str) -> Result<Snapshot> {
+    Ok(db.as_of(moment(db, text)?)?)
+}
+
+/// The state that `text` means: of a declared snapshot, or of a commit in the window.
+pub fn moment(db: &Db, text: &str) -> Result<SnapshotRef> {
+    let asked = parse(db, text)?;
+    match (&asked, db.window()) {
+        // Declared or not, the window has it; or nobody has, and opening it says what the window is.
+        (SnapshotRef::Seq(_), _) => Ok(asked),
+        (SnapshotRef::Time(time), Some(window)) if *time >= window.since => Ok(asked),
+        _ => Ok(declared(db, text, asked)?.id.into()),
+    }
+}
+
+/// A state that is the same whenever it is asked for.
+pub struct State {
+    /// A declared snapshot, or a commit.
+    pub asked: SnapshotRef,
+    pub seq: Seq,
+    /// The snapshot that was declared of it, if one was.
+    pub snapshot: Option<SnapshotId>,
+}
+
+impl State {
+    pub fn of(db: &Db, asked: SnapshotRef) -> Result<State> {
+        let seq = db.as_of(asked)?.seq();
+        match db.snapshot_info(seq) {
+            Err(Error::SnapshotNotFound { .. }) => Ok(State { asked: seq.into(), seq, snapshot: None }),
+            found => {
+                let id = found?.id;
+                Ok(State { asked: id.into(), seq, snapshot: Some(id) })
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.snapshot {
+            Some(id) => write!(f, "snapshot {id}"),
+            None => write!(f, "commit {}", self.seq),
+        }
+    }
 }
 
 /// The declared snapshot that `text` means.
 pub fn find(db: &Db, text: &str) -> Result<SnapshotInfo> {
+    declared(db, text, parse(db, text)?)
+}
+
+/// What `text` means.
+fn parse(db: &Db, text: &str) -> Result<SnapshotRef> {
+    let not_understood = || {
+        Failure::usage(format!(
+            "{text:?} is not understood: write name:NAME, id:NUMBER, commit:NUMBER, or \
+             time:\"2026-05-01 12:00:00\" (UTC, or RFC 3339 with a zone)"
+        ))
+    };
     if let Some(name) = text.strip_prefix("name:") {
-        return Ok(db.snapshot_info(name)?);
+        return Ok(name.into());
     }
     if let Some(digits) = text.strip_prefix("id:") {
-        let id = digits.parse().map_err(|_| not_understood(text))?;
-        return by_id(db, id);
+        return digits.parse().map(id).map_err(|_| not_understood());
+    }
+    if let Some(digits) = text.strip_prefix("commit:") {
+        return digits.parse().map(commit).map_err(|_| not_understood());
     }
     if let Some(time) = text.strip_prefix("time:") {
-        return by_time(db, text, parse_time(time, Timestamp::now()).ok_or_else(|| not_understood(text))?);
+        return parse_time(time, Timestamp::now()).map(SnapshotRef::Time).ok_or_else(not_understood);
     }
     match db.snapshot_info(text) {
         Err(Error::SnapshotNotFound { deleted: None, .. }) => {}
-        found => return Ok(found?),
+        found => return Ok(found?.id.into()),
     }
-    if let Ok(id) = text.parse() {
-        return by_id(db, id);
+    if let Ok(number) = text.parse() {
+        return Ok(id(number));
     }
-    match parse_time(text, Timestamp::now()) {
-        Some(time) => by_time(db, text, time),
-        None => Err(Failure::No(format!(
-            "no snapshot is named {text:?}, and it is neither an id nor a time such as \"2026-05-01 12:00:00\"; \
-             `bygone snapshots DB` lists what there is"
-        ))),
+    if let Some(Ok(number)) = text.strip_prefix('@').map(str::parse) {
+        return Ok(commit(number));
     }
+    parse_time(text, Timestamp::now()).map(SnapshotRef::Time).ok_or_else(|| {
+        Failure::No(format!(
+            "no snapshot is named {text:?}, and it is neither an id nor a commit such as @17 nor a time such as \
+             \"2026-05-01 12:00:00\"; `bygone snapshots DB` lists what there is"
+        ))
+    })
 }
 
-fn by_id(db: &Db, id: u64) -> Result<SnapshotInfo> {
-    match db.snapshot_info(SnapshotId::from(id)) {
-        Err(Error::SnapshotNotFound { deleted: None, .. }) => Err(Failure::No(format!(
-            "no snapshot has the id {id} or is named so; `bygone snapshots DB` lists what there is"
-        ))),
-        found => Ok(found?),
-    }
+fn id(number: u64) -> SnapshotRef {
+    SnapshotId::from(number).into()
 }
 
-fn by_time(db: &Db, text: &str, time: SystemTime) -> Result<SnapshotInfo> {
-    match db.snapshot_info(time) {
-        Err(Error::SnapshotNotFound { .. }) => {
-            Err(Failure::No(format!("no snapshot was declared at or before {text:?}")))
+fn commit(number: u64) -> SnapshotRef {
+    Seq::from(number).into()
+}
+
+/// The declared snapshot that is asked for, `text` in the words of who asks.
+fn declared(db: &Db, text: &str, asked: SnapshotRef) -> Result<SnapshotInfo> {
+    match (db.snapshot_info(asked.clone()), asked) {
+        (Err(Error::SnapshotNotFound { deleted: None, .. }), SnapshotRef::Id(id)) => Err(Failure::No(
+            format!("no snapshot has the id {id} or is named so; `bygone snapshots DB` lists what there is"),
+        )),
+        (Err(Error::SnapshotNotFound { .. }), SnapshotRef::Time(_)) => {
+            let window = match db.window() {
+                Some(window) => format!(", and the window begins at {}", numbers::time(window.since)),
+                None => String::new(),
+            };
+            Err(Failure::No(format!("no snapshot was declared at or before {text:?}{window}")))
         }
-        found => Ok(found?),
+        (found, _) => Ok(found?),
     }
-}
-
-fn not_understood(text: &str) -> Failure {
-    Failure::usage(format!(
-        "{text:?} is not understood: write name:NAME, id:NUMBER, or time:\"2026-05-01 12:00:00\" \
-         (UTC, or RFC 3339 with a zone)"
-    ))
 }
 
 /// A moment in any of the forms that `--as-of` takes.

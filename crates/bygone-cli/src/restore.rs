@@ -16,25 +16,25 @@ use crate::{open, past};
 pub struct Restore {
     /// Directory of the database
     db: PathBuf,
-    /// The snapshot: a name, an id, or a time as for --as-of
+    /// The state: a snapshot's name, its id, a time, or @COMMIT, as for --as-of
     #[arg(value_name = "S")]
     snapshot: String,
 }
 
 pub fn restore(args: &Restore, out: &mut Output) -> Result<()> {
     let db = open::existing(&args.db)?;
-    let info = past::find(&db, &args.snapshot)?;
-    let restored = db.restore(&info)?;
+    let state = past::State::of(&db, past::moment(&db, &args.snapshot)?)?;
+    let restored = db.restore(state.asked.clone())?;
     if out.is_json() {
         return out.json(&json!({
-            "restored": u64::from(info.id),
+            "restored": state.snapshot.map(u64::from),
+            "restored_seq": u64::from(state.seq),
             "seq": u64::from(restored.seq),
             "before": u64::from(restored.before),
         }));
     }
     let before = restored.before;
     out.line(format_args!(
-        "snapshot {} is the present again; snapshot {before} is what was before (`restore` it to undo this)",
-        info.id
+        "{state} is the present again; snapshot {before} is what was before (`restore` it to undo this)"
     ))
 }

@@ -14,7 +14,7 @@ use crate::directory::{Ready, locked};
 use crate::failure::{Failure, Result};
 use crate::ffi::*;
 use crate::file::MainFile;
-use crate::pages::{Shape, key, trimmed};
+use crate::pages::{HEADER_BYTES, Shape, key, trimmed};
 
 /// SQLite's first phase on this file is done: its pages are all here.
 pub(crate) fn phase_one(file: &mut MainFile) {
@@ -83,16 +83,24 @@ fn commit(files: &mut [&mut MainFile]) -> Result<()> {
             files.iter_mut().for_each(|file| file.declared = Some(id.into()));
         }
     }
-    for (file, shape) in files.iter_mut().zip(shapes) {
-        if let Some(shape) = shape {
-            file.committed(shape);
+    for (file, left) in files.iter_mut().zip(shapes) {
+        if let Some(Left { shape, corrected }) = left {
+            file.database.committed(shape.state, shape.schema_cookie(), corrected);
+            file.committed(shape, corrected);
         }
     }
     Ok(())
 }
 
-/// Puts what a file has written into the engine's transaction. Answers the shape that is left behind.
-fn put(transaction: &mut Transaction, file: &MainFile, state: u64) -> Result<Shape> {
+/// What a commit leaves behind.
+struct Left {
+    shape: Shape,
+    /// Whether the header is not the one that SQLite wrote.
+    corrected: bool,
+}
+
+/// Puts what a file has written into the engine's transaction.
+fn put(transaction: &mut Transaction, file: &MainFile, state: u64) -> Result<Left> {
     let (Some(write), Some(table)) = (&file.write, file.written_table()) else {
         return Err(Failure::new(SQLITE_MISUSE, "a commit of a file that has no transaction"));
     };
@@ -102,8 +110,24 @@ fn put(transaction: &mut Transaction, file: &MainFile, state: u64) -> Result<Sha
             format!("table {:?} was changed past SQLite while a transaction wrote to it", table.name());
         return Err(Failure::new(SQLITE_IOERR_COMMIT_ATOMIC, text));
     }
+    let mut shape = Shape { state, ..write.shape };
+    if write.kept_pages == 0 {
+        shape.header.fill(0);
+    }
     for (page, bytes) in &write.pages {
-        transaction.put(table, key(*page), trimmed(bytes))?;
+        if *page > 1 {
+            transaction.put(table, key(*page), trimmed(bytes))?;
+            continue;
+        }
+        shape.header.copy_from_slice(&bytes[..HEADER_BYTES]);
+        // Every commit writes page 1, and most change nothing but its header.
+        let rest = trimmed(bytes).get(HEADER_BYTES..).unwrap_or_default();
+        let is_same = |stored: &[u8]| stored.get(HEADER_BYTES..).unwrap_or_default() == rest;
+        if transaction.get_with(table, key(1), is_same)? != Some(true) {
+            let mut page = bytes.clone();
+            page[..HEADER_BYTES].fill(0);
+            transaction.put(table, key(1), trimmed(&page))?;
+        }
     }
     // Written again since they were cut off, or gone.
     for page in write.kept_pages..write.begun.pages {
@@ -111,7 +135,10 @@ fn put(transaction: &mut Transaction, file: &MainFile, state: u64) -> Result<Sha
             transaction.delete(table, key(page + 1))?;
         }
     }
-    let shape = Shape { state, ..write.shape };
+    let cookie = file.database.corrected_cookie(write.begun.state, shape.schema_cookie());
+    if let Some(cookie) = cookie {
+        shape.set_schema_cookie(cookie);
+    }
     transaction.put(table, key(0), shape.encode())?;
-    Ok(shape)
+    Ok(Left { shape, corrected: cookie.is_some() })
 }

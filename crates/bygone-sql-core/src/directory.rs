@@ -57,6 +57,24 @@ pub struct Database {
     pub table: String,
     /// Whether some connection writes.
     writing: AtomicBool,
+    /// Used by who writes.
+    lineage: Mutex<Lineage>,
+}
+
+/// What the commits of this process's connections were, so that it shows when one does not follow on the last: another
+/// state was restored.
+///
+/// SQLite tells by a counter, the schema cookie, whether the schema that a connection knows still holds. Two states
+/// that went apart could come to one number with different schemas. So the first commit to a restored state takes a
+/// number that there never was.
+#[derive(Default)]
+struct Lineage {
+    /// The state that the last commit left.
+    latest: Option<u64>,
+    /// The highest cookie that there was.
+    highest: u32,
+    /// None may be under this one any more: what comes with less was made by a connection that does not know it yet.
+    least: u32,
 }
 
 impl Database {
@@ -70,6 +88,27 @@ impl Database {
     pub fn unlock(&self) {
         // Release: pairs with `try_lock`.
         self.writing.store(false, Ordering::Release);
+    }
+
+    /// The cookie that a commit is to have, if not the one that SQLite gave it.
+    pub fn corrected_cookie(&self, begun: u64, cookie: u32) -> Option<u32> {
+        let lineage = locked(&self.lineage);
+        let follows = lineage.latest.is_none_or(|latest| latest == begun);
+        if follows && cookie >= lineage.least {
+            None
+        } else {
+            Some(lineage.highest.max(cookie).wrapping_add(1))
+        }
+    }
+
+    /// A commit has left this state with this cookie; `corrected` if it was not SQLite's.
+    pub fn committed(&self, state: u64, cookie: u32, corrected: bool) {
+        let mut lineage = locked(&self.lineage);
+        lineage.latest = Some(state);
+        lineage.highest = lineage.highest.max(cookie);
+        if corrected {
+            lineage.least = cookie;
+        }
     }
 
     /// Whether somebody writes just now.
@@ -214,7 +253,8 @@ impl Directory {
         }
         databases.retain(|_, database| database.strong_count() > 0);
         let table = format!("{TABLE_PREFIX}{name}");
-        let database = Arc::new(Database { table, writing: AtomicBool::new(false) });
+        let database =
+            Arc::new(Database { table, writing: AtomicBool::new(false), lineage: Mutex::default() });
         databases.insert(name.to_owned(), Arc::downgrade(&database));
         Ok(database)
     }

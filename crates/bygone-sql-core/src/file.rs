@@ -15,7 +15,7 @@ use crate::directory::{Database, Handle, locked};
 use crate::failure::{Failure, Result};
 use crate::ffi::*;
 use crate::host::Host;
-use crate::pages::{Shape, copy_part, is_page_size, key};
+use crate::pages::{Shape, copy_part, cover, is_page_size, key};
 
 /// Where in page 1 the bytes are by which SQLite tells whether its cache still holds.
 const VERSION_AT: i64 = 24;
@@ -217,8 +217,8 @@ impl MainFile {
 
     /// The database's shape as this file sees it.
     #[inline]
-    fn seen_shape(&self) -> Shape {
-        self.write.as_ref().map_or(self.shape, |write| write.shape)
+    fn seen_shape(&self) -> &Shape {
+        self.write.as_ref().map_or(&self.shape, |write| &write.shape)
     }
 
     /// `xFileSize`.
@@ -236,42 +236,38 @@ impl MainFile {
             self.load_shape(view)?;
         }
         let Some(view) = unlocked.as_ref().or(self.view.as_ref()) else { return Ok(false) };
-        let shape = self.seen_shape();
+        let &Shape { page_bytes, pages, state, .. } = self.seen_shape();
         if offset == VERSION_AT && out.len() == VERSION_BYTES && self.level >= SQLITE_LOCK_SHARED {
-            if shape.pages == 0 {
+            if pages == 0 {
                 // SQLite takes its page 1 to be empty now, without reading it.
                 self.cached.state = None;
                 out.fill(0);
                 return Ok(false);
             }
             out.copy_from_slice(&self.cached.version);
-            if self.cached.state != Some(shape.state) {
+            if self.cached.state != Some(state) {
                 // Other bytes, whatever they are, make SQLite drop its cache, and read page 1.
                 out.iter_mut().for_each(|byte| *byte = !*byte);
             }
             return Ok(true);
         }
         let offset = u64::try_from(offset).map_err(|_| Failure::code(SQLITE_IOERR_READ))?;
-        let within = shape.bytes().saturating_sub(offset).min(out.len() as u64) as usize;
+        let within = self.seen_shape().bytes().saturating_sub(offset).min(out.len() as u64) as usize;
         let (inside, outside) = out.split_at_mut(within);
         outside.fill(0);
         let mut done = 0;
         while done < inside.len() {
             let at = offset + done as u64;
-            let page = (at / u64::from(shape.page_bytes)) as u32 + 1;
-            let from = (at % u64::from(shape.page_bytes)) as usize;
-            let count = (shape.page_bytes as usize - from).min(inside.len() - done);
+            let page = (at / u64::from(page_bytes)) as u32 + 1;
+            let from = (at % u64::from(page_bytes)) as usize;
+            let count = (page_bytes as usize - from).min(inside.len() - done);
             self.read_page(view, page, from, &mut inside[done..done + count])?;
             done += count;
         }
-        if offset == 0
-            && within > 0
-            && out.len() >= shape.page_bytes as usize
-            && self.level >= SQLITE_LOCK_SHARED
-        {
+        if offset == 0 && within > 0 && out.len() >= page_bytes as usize && self.level >= SQLITE_LOCK_SHARED {
             self.note_version(out);
             if self.write.is_none() {
-                self.cached.state = Some(shape.state);
+                self.cached.state = Some(state);
             }
         }
         Ok(within == out.len())
@@ -298,6 +294,9 @@ impl MainFile {
         if found.is_none() {
             // SQLite does not write pages that were freed before they were ever needed.
             out.fill(0);
+        }
+        if page == 1 {
+            cover(&self.shape.header, from, out);
         }
         Ok(())
     }
@@ -359,6 +358,9 @@ impl MainFile {
                         && page <= write.kept_pages
                     {
                         view.get_with(table, key(page), |stored| copy_part(stored, 0, &mut whole))?;
+                        if page == 1 {
+                            cover(&write.begun.header, 0, &mut whole);
+                        }
                     }
                     whole[from..from + count].copy_from_slice(part);
                     write.pages.insert(page, whole.into());
@@ -477,15 +479,15 @@ impl MainFile {
     }
 
     /// The transaction is committed: what is read from here on is the state that it left. The writer's lock is still
-    /// held, so nobody can have changed it further.
-    pub(crate) fn committed(&mut self, shape: Shape) {
+    /// held, so nobody can have changed it further. SQLite's cache is right unless the header was `corrected`.
+    pub(crate) fn committed(&mut self, shape: Shape, corrected: bool) {
         self.write = None;
         self.shape = shape;
         // The view may be of a later commit to another table.
         let view = self.directory.db.snapshot();
         self.shape_seq = Some(view.seq().into());
         self.view = Some(view);
-        self.cached.state = Some(shape.state);
+        self.cached.state = (!corrected).then_some(shape.state);
     }
 
     /// The table of a file that writes.

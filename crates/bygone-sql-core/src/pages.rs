@@ -5,7 +5,8 @@
 //!
 //! The key of a page is its number, 4 bytes big-endian, from 1 on. Its value is the page without the zeros at its end:
 //! the bytes that are reserved there cost nothing then (see [`reserved_bytes`]), nor does what is not filled yet. The
-//! record with the number 0 is the [`Shape`].
+//! record with the number 0 is the [`Shape`]. It has SQLite's header, too, the first 100 bytes of page 1, which every
+//! commit changes; in the record of page 1 they are zeros, and so it is rarely written.
 
 use bygone::{Error, Result, Snapshot, Table, Transaction};
 
@@ -15,12 +16,17 @@ pub const PAGE_BYTES_MIN: u32 = 512;
 pub const PAGE_BYTES_MAX: u32 = 65_536;
 
 const SHAPE_VERSION: u8 = 1;
-const SHAPE_BYTES: usize = 17;
+const FIXED_BYTES: usize = 17;
+/// The header of an SQLite database.
+pub const HEADER_BYTES: usize = 100;
+const SHAPE_BYTES: usize = FIXED_BYTES + HEADER_BYTES;
+const SCHEMA_COOKIE_AT: usize = 40;
 
 /// How large a database is, and which of its states this is. An empty one has no record of it.
 ///
-/// The record, 17 bytes: format version u8, bytes of a page u32, pages u32, state u64, all little-endian.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The record, 117 bytes: format version u8, bytes of a page u32, pages u32, state u64, all little-endian; SQLite's
+/// header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// 0 if nothing was ever written.
     pub page_bytes: u32,
@@ -29,9 +35,28 @@ pub struct Shape {
     /// A number that no two commits of this table have, so that equal numbers mean equal bytes, also where the past
     /// is read or was restored: the last commit before the one that wrote it.
     pub state: u64,
+    /// The beginning of page 1.
+    pub header: [u8; HEADER_BYTES],
+}
+
+impl Default for Shape {
+    fn default() -> Shape {
+        Shape { page_bytes: 0, pages: 0, state: 0, header: [0; HEADER_BYTES] }
+    }
 }
 
 impl Shape {
+    /// SQLite's counter of changes to the schema.
+    pub fn schema_cookie(&self) -> u32 {
+        let at = SCHEMA_COOKIE_AT;
+        u32::from_be_bytes([self.header[at], self.header[at + 1], self.header[at + 2], self.header[at + 3]])
+    }
+
+    /// Gives the schema another number.
+    pub fn set_schema_cookie(&mut self, cookie: u32) {
+        self.header[SCHEMA_COOKIE_AT..SCHEMA_COOKIE_AT + 4].copy_from_slice(&cookie.to_be_bytes());
+    }
+
     /// The length of the file that SQLite sees.
     pub fn bytes(&self) -> u64 {
         u64::from(self.page_bytes) * u64::from(self.pages)
@@ -44,6 +69,7 @@ impl Shape {
         out[1..5].copy_from_slice(&self.page_bytes.to_le_bytes());
         out[5..9].copy_from_slice(&self.pages.to_le_bytes());
         out[9..17].copy_from_slice(&self.state.to_le_bytes());
+        out[FIXED_BYTES..].copy_from_slice(&self.header);
         out
     }
 
@@ -53,7 +79,10 @@ impl Shape {
             |at: usize| u32::from_le_bytes([record[at], record[at + 1], record[at + 2], record[at + 3]]);
         let mut state = [0; 8];
         state.copy_from_slice(&record[9..17]);
-        let shape = Shape { page_bytes: u32_at(1), pages: u32_at(5), state: u64::from_le_bytes(state) };
+        let mut header = [0; HEADER_BYTES];
+        header.copy_from_slice(&record[FIXED_BYTES..]);
+        let shape =
+            Shape { page_bytes: u32_at(1), pages: u32_at(5), state: u64::from_le_bytes(state), header };
         let sound = record[0] == SHAPE_VERSION && is_page_size(shape.page_bytes);
         sound.then_some(shape)
     }
@@ -116,6 +145,14 @@ pub fn copy_part(stored: &[u8], at: usize, out: &mut [u8]) {
     out[count..].fill(0);
 }
 
+/// Puts the header over the part of page 1 that begins `at`.
+#[inline]
+pub fn cover(header: &[u8; HEADER_BYTES], at: usize, out: &mut [u8]) {
+    let part = header.get(at..).unwrap_or_default();
+    let count = part.len().min(out.len());
+    out[..count].copy_from_slice(&part[..count]);
+}
+
 /// How many bytes at the end of each page of a new database SQLite should leave to us, so that what is stored fits the
 /// engine's pages. They hold nothing: they are zeros, which are not stored.
 ///
@@ -160,11 +197,25 @@ mod tests {
     }
 
     #[test]
+    fn the_header_covers_what_it_is_of() {
+        let mut header = [0; HEADER_BYTES];
+        (0..).zip(&mut header).for_each(|(number, byte)| *byte = number);
+        for (at, length) in [(0, 512), (0, 100), (0, 16), (24, 16), (90, 20), (100, 5), (300, 5)] {
+            let mut out = vec![0xff; length];
+            cover(&header, at, &mut out);
+            for (index, byte) in out.iter().enumerate() {
+                let expected = if at + index < 100 { (at + index) as u8 } else { 0xff };
+                assert_eq!(*byte, expected, "{index} from {at}");
+            }
+        }
+    }
+
+    #[test]
     fn the_record_of_the_shape_comes_back() {
-        let shape = Shape { page_bytes: 65_536, pages: 7, state: 9 };
+        let shape = Shape { page_bytes: 65_536, pages: 7, state: 9, header: [3; HEADER_BYTES] };
         let record = shape.encode();
         assert_eq!(Shape::decode(&record), Some(shape));
-        assert_eq!(Shape::decode(&record[..16]), None);
+        assert_eq!(Shape::decode(&record[..116]), None);
         for (at, byte) in [(0, 2), (1, 1), (3, 0xff)] {
             let mut bad = record;
             bad[at] = byte;

@@ -241,3 +241,35 @@ print('done')
     let (content, text) = run(python, &["-"], &script, directory.path());
     assert_eq!((content, text.trim()), (true, "done"));
 }
+
+/// The first block of the documentation in this language.
+fn documented(language: &str) -> String {
+    let page = include_str!("../../../docs/sql.md");
+    let begin = format!("```{language}\n");
+    let block = page.split_once(&begin).and_then(|(_, rest)| rest.split_once("```")).map(|(block, _)| block);
+    block.expect("there is such a block").to_owned()
+}
+
+#[test]
+fn the_documentation_s_examples_run() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let release = EXTENSION.parent().expect("a folder above");
+    std::fs::create_dir(directory.path().join("target")).expect("made");
+    std::os::unix::fs::symlink(release, directory.path().join("target/release")).expect("made");
+    if shell_is_there() {
+        let (content, text) = run("sqlite3", &["-batch", "-bail"], &documented("text"), directory.path());
+        assert_eq!((content, &text[..]), (true, "1\nbefore-fees\n120\nnow\nalice|-5\nbob|-5\n"));
+    }
+    match *PYTHON {
+        Some(python) => {
+            let example = documented("python");
+            let script =
+                format!("import sqlite3\n{example}\nprint(bank.execute('SELECT 7').fetchone()[0])\n");
+            let (content, text) = run(python, &["-"], &script, directory.path());
+            assert_eq!((content, text.trim()), (true, "7"));
+        }
+        None => {
+            is_there("a Python whose sqlite3 loads extensions", false);
+        }
+    }
+}

@@ -11,14 +11,13 @@
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bygone::{Db, Durability, Table};
 use bygone_sql_core::directory::{self, Database};
-use bygone_sql_core::pages::{Shape, is_page_size, key, reserved_bytes, trimmed};
+use bygone_sql_core::pages::{HEADER_BYTES, Shape, is_page_size, key, reserved_bytes, trimmed};
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
@@ -34,11 +33,6 @@ const STEP_PAGES: i32 = 1000;
 
 /// How long an import waits for who is writing to the file.
 const BUSY: Duration = Duration::from_secs(10);
-
-const HEADER_BYTES: usize = 100;
-
-/// Where in the header SQLite's counter of changes to the schema is.
-const SCHEMA_COOKIE: Range<usize> = 40..44;
 
 /// What an import has brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +90,7 @@ pub fn import_file(
         }
         old => old.unwrap_or_default(),
     };
-    let loaded = load(db, table_name, (file, path), old, &mut progress);
+    let loaded = load(db, &writer.database, (file, path), old, &mut progress);
     if loaded.is_err() && old.pages == 0 {
         // Only space would be lost, and the first failure is the one to tell.
         let _ = db.drop_table(table_name);
@@ -187,7 +181,7 @@ fn copy_source(source: &Connection, copy: &Path) -> Result<()> {
 /// Puts the pages of a file, a copy of the one at this path, into the table, from which `old` is gone in the end.
 fn load(
     db: &Db,
-    table: &str,
+    database: &Database,
     (mut file, path): (File, &Path),
     old: Shape,
     progress: &mut dyn FnMut(u64, u64),
@@ -204,19 +198,14 @@ fn load(
     if !is_page_size(page_bytes) || u64::from(pages) * u64::from(page_bytes) != bytes {
         return Err(Error::NotSqlite { path: path.to_owned() });
     }
-    let mut page = vec![0; page_bytes as usize];
-    page[..HEADER_BYTES].copy_from_slice(&header);
     // Its pages are changed through a journal, not a log, wherever they come from.
-    page[18..20].fill(1);
+    header[18..20].fill(1);
+    // The header lies with the shape, not in page 1.
+    let mut page = vec![0; page_bytes as usize];
     file.read_exact(&mut page[HEADER_BYTES..]).map_err(failed)?;
 
-    let table: Table = db.table(table)?;
+    let table: Table = db.table(&database.table)?;
     let mut transaction = db.begin()?;
-    if let Some(old) = transaction.get_with(&table, key(1), schema_cookie)? {
-        // By it SQLite tells whether the schema that a connection knows still holds.
-        let cookie = old.max(schema_cookie(&page)).wrapping_add(1);
-        page[SCHEMA_COOKIE].copy_from_slice(&cookie.to_be_bytes());
-    }
     let mut held = 0;
     for number in 1..=pages {
         if number > 1 {
@@ -235,17 +224,20 @@ fn load(
     for number in pages..old.pages {
         transaction.delete(&table, key(number + 1))?;
     }
-    let shape = Shape { page_bytes, pages, state: u64::from(transaction.seq()) };
+    let mut shape = Shape { page_bytes, pages, state: u64::from(transaction.seq()), header };
+    if old.pages > 0 {
+        // By it SQLite tells whether the schema that a connection knows still holds.
+        shape.set_schema_cookie(old.schema_cookie().max(shape.schema_cookie()).wrapping_add(1));
+    }
+    if let Some(cookie) = database.corrected_cookie(old.state, shape.schema_cookie()) {
+        shape.set_schema_cookie(cookie);
+    }
     transaction.put(&table, key(0), shape.encode())?;
     transaction.set_durability(Durability::Sync);
     transaction.commit()?;
+    database.committed(shape.state, shape.schema_cookie(), true);
     progress(bytes, bytes);
     Ok(Imported { page_bytes, pages })
-}
-
-fn schema_cookie(page: &[u8]) -> u32 {
-    let bytes = page.get(SCHEMA_COOKIE).and_then(|bytes| bytes.try_into().ok());
-    bytes.map_or(0, u32::from_be_bytes)
 }
 
 /// Writes the SQL database that a connection reads, of now or of the past, as a file of SQLite's.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::ids::{ResumePoint, Seq, SnapshotId};
+use crate::ids::{ResumePoint, Seq, SnapshotId, Window};
 use crate::utc::utc;
 
 /// What the engine answers.
@@ -28,6 +28,14 @@ pub enum Error {
         snapshot: String,
         /// What became of it, if there was one.
         deleted: Option<SnapshotDeletion>,
+    },
+    /// Nothing is kept as of this commit or time: no snapshot of it was declared, and it does not lie in the
+    /// [window](crate::Options::window).
+    OutsideWindow {
+        /// How it was asked for, in words.
+        wanted: String,
+        /// The window, if the database has one.
+        window: Option<Window>,
     },
     /// The snapshot or transaction was held for longer than `Options::max_snapshot_age`, and what it kept was
     /// let go. Begin a new one.
@@ -184,6 +192,17 @@ impl fmt::Display for Error {
             Error::SnapshotNotFound { snapshot, deleted: Some(SnapshotDeletion { time, rule }) } => {
                 write!(f, "no declared snapshot {snapshot}: it was deleted at {}", utc(*time))?;
                 if rule.is_empty() { Ok(()) } else { write!(f, " by the rule {rule:?}") }
+            }
+            Error::OutsideWindow { wanted, window } => {
+                write!(f, "nothing is kept {wanted}: no snapshot was declared of it, and ")?;
+                match window {
+                    None => write!(f, "the database has no window of commits that can be read without"),
+                    Some(Window { first, since, last, .. }) => write!(
+                        f,
+                        "the window of commits that can be read without is from commit {first} of {} to commit {last}",
+                        utc(*since)
+                    ),
+                }
             }
             Error::SnapshotHeld { snapshot, holders } => {
                 write!(f, "snapshot {snapshot} is held by {holders:?} and may not be deleted")

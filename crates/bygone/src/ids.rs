@@ -1,8 +1,9 @@
-//! The numbers that users see: of commits, of declared snapshots, and of the parts of a stream.
+//! The numbers that users see: of commits, of declared snapshots, of the parts of a stream, and of the window.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
 use std::str::FromStr;
+use std::time::{Duration, SystemTime};
 
 use crate::error::Error;
 
@@ -14,6 +15,21 @@ pub struct Seq(pub(crate) u64);
 /// The number of a declared snapshot. Snapshots are numbered 1, 2, 3, … in commit order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SnapshotId(pub(crate) u64);
+
+/// The continuous window of a database: the commits that can be read although nobody declared a snapshot of them. See
+/// [`Options::window`](crate::Options::window).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Window {
+    /// For how long a commit is kept at least.
+    pub length: Duration,
+    /// The first commit that can be read; 0 is the empty database.
+    pub first: Seq,
+    /// When that commit was made. Times from here on can be asked for.
+    pub since: SystemTime,
+    /// The last one: the present.
+    pub last: Seq,
+}
 
 /// A number nobody can guess: the standard library keys its hash maps with such.
 pub(crate) fn random() -> u64 {

@@ -64,7 +64,7 @@ pub use error::{Error, Result, SnapshotDeletion};
 pub use history::of_key::History;
 pub use history::retention::Retention;
 pub use history::{SnapshotInfo, SnapshotRef};
-pub use ids::{ResumePoint, Seq, SnapshotId};
+pub use ids::{ResumePoint, Seq, SnapshotId, Window};
 pub use snapshot::{Change, Diff, HeldSnapshot, Range, Snapshot, Table};
 pub use txn::{Durability, Transaction, TransactionRange};
 pub use value::Value;

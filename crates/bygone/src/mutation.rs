@@ -4,7 +4,7 @@
 //! every question is answered `false` when it is compiled. With it the environment variable `BYGONE_MUTATION`,
 //! read once, names the one breach that is made. May call: nothing of the engine.
 
-/// What is done wrong on purpose. Each stands for one of the invariants of `docs/commit.md`.
+/// What is done wrong on purpose. Each stands for one of the invariants of `docs/commit.md` and of `history/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mutation {
     /// A slot is used again before the page that it held is durable in the archive.
@@ -13,6 +13,12 @@ pub(crate) enum Mutation {
     PublishBeforeData,
     /// Archived pages are collected although an open view can reach them.
     CollectTooEarly,
+    /// Recovery takes what it has replayed for flushed: a second crash loses it.
+    ForgetReplayed,
+    /// The last commit before a newer version does not count among those that see the older one.
+    HideTooEarly,
+    /// The window keeps no version.
+    ForgetWindow,
 }
 
 #[cfg(feature = "mutations")]
@@ -22,6 +28,9 @@ impl Mutation {
             Mutation::ReuseBeforeDurable => "reuse-before-durable",
             Mutation::PublishBeforeData => "publish-before-data",
             Mutation::CollectTooEarly => "collect-too-early",
+            Mutation::ForgetReplayed => "forget-replayed",
+            Mutation::HideTooEarly => "hide-too-early",
+            Mutation::ForgetWindow => "forget-window",
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use bygone::{
     Change, Db, Diff, Durability, Error, History, Options, Range, Seq, Snapshot, SnapshotId, SnapshotInfo,
-    SnapshotRef, Table, Transaction, TransactionRange, Value,
+    SnapshotRef, Table, Transaction, TransactionRange, Value, Window,
 };
 
 fn is_send<T: Send>() {}
@@ -45,6 +45,7 @@ fn types_are_what_the_contract_says() {
     is_shared::<Error>();
     is_shared::<Value>();
     is_shared::<SnapshotRef>();
+    is_shared::<Window>();
     is_shared::<SnapshotInfo>();
     is_send::<Transaction>();
     is_send::<Range>();

@@ -15,9 +15,11 @@ use std::process::Command;
 use std::sync::Arc;
 
 use bygone::io::SimDisk;
-use bygone::{Result, Snapshot, SnapshotId};
+use bygone::{Options, Result, Snapshot, SnapshotId};
 use support::workload::work;
-use support::{Model, PATH, Random, check, points, split_options};
+use support::{
+    Model, PATH, Random, check, check_open, open, options, points, split_options, windowed_options,
+};
 
 /// Which breach a child process makes.
 const MUTATION: &str = "BYGONE_MUTATION";
@@ -58,6 +60,76 @@ fn an_address_published_before_its_data_is_noticed() {
 #[test]
 fn archived_pages_collected_under_a_view_are_noticed() {
     must_notice("probe_views", "collect-too-early");
+}
+
+#[test]
+fn a_replay_that_cannot_be_repeated_is_noticed() {
+    must_notice("probe_recovery", "forget-replayed");
+}
+
+#[test]
+fn a_past_that_is_not_as_it_was_is_noticed() {
+    must_notice("probe_past", "hide-too-early");
+}
+
+#[test]
+fn a_window_that_keeps_nothing_is_noticed() {
+    must_notice("probe_window", "forget-window");
+}
+
+/// A crash, and another one in the recovery or soon behind it.
+#[test]
+fn probe_recovery() {
+    if !is_child() {
+        return;
+    }
+    let mut random = Random(31);
+    let disk = SimDisk::new();
+    let mut model = Model::new();
+    let db = options().open_on(Arc::new(disk.clone()), PATH).unwrap();
+    work(&db, &mut model, &mut random, 60).unwrap();
+    let killed = disk.crash_image(1);
+    let whole = killed.crash_image(1);
+    let (recovered, seq) = check(&whole, &model, "a crash");
+    drop(recovered);
+    model.cut_at(seq);
+    for n in points(whole.operations(), 60, &mut random) {
+        let cut = killed.crash_image(1);
+        cut.crash_at(n);
+        let _ = open(&cut);
+        for image in [0, 1, n] {
+            let (_, found) = check(&cut.crash_image(image), &model, &format!("cut at {n} image {image}"));
+            assert_eq!(found, seq);
+        }
+    }
+}
+
+/// Declared snapshots beside the model, through flushes, merges and deletions.
+#[test]
+fn probe_past() {
+    if !is_child() {
+        return;
+    }
+    probe_states(options());
+}
+
+/// All commits beside the model.
+#[test]
+fn probe_window() {
+    if !is_child() {
+        return;
+    }
+    probe_states(windowed_options());
+}
+
+fn probe_states(options: Options) {
+    let db = options.open_on(Arc::new(SimDisk::new()), PATH).unwrap();
+    let (mut model, mut random) = (Model::new(), Random(51));
+    for round in 0..6 {
+        work(&db, &mut model, &mut random, 50).unwrap();
+        db.merge().unwrap();
+        check_open(&db, &model, &format!("round {round}"));
+    }
 }
 
 /// Power cuts while pages are archived.

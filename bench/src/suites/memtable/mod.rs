@@ -190,7 +190,7 @@ mod tests {
         let dir = tempfile::tempdir_in(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap();
         let maps = ["skiplist", "art"];
         for name in SUITE.engines.iter().filter(|name| engines::is_built_in(name) && !maps.contains(name)) {
-            let setup = Setup { cache_bytes: 1 << 20, memtable_bytes: Some(8 << 20) };
+            let setup = Setup { cache_bytes: 1 << 20, memtable_bytes: Some(8 << 20), split: false };
             let engine = engines::open(name, &dir.path().join(name), setup).unwrap();
             do_everything(engine.worker().unwrap(), 100);
         }

@@ -47,7 +47,8 @@ fn cpu_micros_each(work: &[Work]) -> f64 {
 }
 
 pub fn run(context: &Context, sizes: &Sizes, of: &ValueSizes) -> Result<()> {
-    let setup = Setup { cache_bytes: sizes.cache_bytes, memtable_bytes: Some(sizes.memtable_bytes) };
+    let setup =
+        Setup { cache_bytes: sizes.cache_bytes, memtable_bytes: Some(sizes.memtable_bytes), split: false };
     let open = |name: &str, keys: u64| -> Result<Case> {
         let dir = context.dir.join(format!("{name}-{}", of.value_bytes));
         let engine = engines::open(&context.engine, &dir, setup)?;

@@ -109,7 +109,11 @@ fn run(context: &Context) -> Result<()> {
 type Case = fn(&Context, &Sizes, &dyn Snapshots) -> Result<()>;
 
 fn open(context: &Context, sizes: &Sizes, dir: &Path, many: bool) -> Result<Box<dyn Snapshots>> {
-    engines::open(&context.engine, dir, Opening { cache_bytes: sizes.cache_bytes, many })
+    engines::open(
+        &context.engine,
+        dir,
+        Opening { cache_bytes: sizes.cache_bytes, many, memtable_bytes: None, split: false },
+    )
 }
 
 fn load(engine: &dyn Snapshots, sizes: &Sizes) -> Result<()> {
@@ -456,7 +460,12 @@ mod tests {
         let built = SUITE.engines.iter().filter(|engine| is_built_in(engine));
         for engine in built {
             let dir = tempfile::tempdir().unwrap();
-            let engine = engines::open(engine, dir.path(), Opening { cache_bytes: 16 << 20, many }).unwrap();
+            let engine = engines::open(
+                engine,
+                dir.path(),
+                Opening { cache_bytes: 16 << 20, many, memtable_bytes: None, split: false },
+            )
+            .unwrap();
             engine.put(&(0..100).map(|index| numbered(index, 0)).collect::<Vec<_>>()).unwrap();
             test(&*engine);
         }

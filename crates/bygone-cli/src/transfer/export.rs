@@ -19,7 +19,7 @@ use super::{Format, format_of, named_file, sqlite};
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::past::AsOf;
-use crate::{numbers, open, progress, records, text};
+use crate::{numbers, open, past, progress, records, text};
 
 #[derive(Args)]
 pub struct Export {
@@ -70,16 +70,21 @@ pub fn export(args: &Export, out: &mut Output) -> Result<()> {
 
 fn export_database(args: &Export, directory: &Path, out: &mut Output) -> Result<()> {
     let db = open::reading(&args.db)?;
-    let info = args.as_of.info(&db)?;
-    match &info {
-        Some(info) => db.export(info, directory)?,
-        None => db.export_view(&db.snapshot(), directory)?,
-    }
-    let id = info.map(|info| u64::from(info.id));
+    let asked = args.as_of.asked(&db)?;
+    let (what, id) = match asked {
+        None => {
+            db.export_view(&db.snapshot(), directory)?;
+            ("the present".to_owned(), None)
+        }
+        Some(asked) => {
+            let state = past::State::of(&db, asked)?;
+            db.export(state.asked.clone(), directory)?;
+            (state.to_string(), state.snapshot.map(u64::from))
+        }
+    };
     if out.is_json() {
         return out.json(&json!({ "database": directory.display().to_string(), "snapshot": id }));
     }
-    let what = id.map_or("the present".to_owned(), |id| format!("snapshot {id}"));
     out.line(format_args!("{what} written to {}", directory.display()))
 }
 

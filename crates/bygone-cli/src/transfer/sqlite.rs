@@ -54,9 +54,9 @@ pub fn import(db: &Path, name: Option<&str>, path: &Path, replace: bool, out: &m
 pub fn export(db: &Path, name: Option<&str>, as_of: &AsOf, path: &Path, out: &mut Output) -> Result<()> {
     let name = name.unwrap_or(NAME);
     let db = open::reading(db)?;
-    let connection = match as_of.info(&db)? {
+    let connection = match as_of.asked(&db)? {
         None => db.sql(name)?,
-        Some(info) => db.sql_as_of(name, info.id)?,
+        Some(asked) => db.sql_as_of(name, asked)?,
     };
     let bar = progress::steps(0, "pages");
     let mut pages = 0;

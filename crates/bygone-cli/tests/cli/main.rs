@@ -15,6 +15,7 @@ mod snapshots;
 mod sql;
 mod sqlite_files;
 mod transfer;
+mod window;
 
 use std::ffi::OsStr;
 use std::io::Write;

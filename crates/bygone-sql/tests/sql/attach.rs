@@ -45,7 +45,7 @@ fn a_new_attached_database_reserves_the_end_of_its_pages() {
     let connection = place.sql();
     run(&connection, &format!("ATTACH '{}' AS b; CREATE TABLE b.t(a)", place.uri("&db=b")));
     let table = place.db.table("sql/b").unwrap();
-    let reserved = place.db.snapshot().get_with(&table, 1u32.to_be_bytes(), |page| page[20]).unwrap();
+    let reserved = place.db.snapshot().get_with(&table, [0; 4], |record| record[17 + 20]).unwrap();
     assert_eq!(reserved, Some(32));
 }
 

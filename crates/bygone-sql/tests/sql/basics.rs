@@ -294,3 +294,33 @@ fn a_restored_state_is_read_and_written_to() {
     assert_eq!(rows(&two, "SELECT a FROM t"), ["Integer(1)", "Integer(3)"]);
     check(&two);
 }
+
+#[test]
+fn schemas_that_went_apart_are_not_taken_for_each_other() {
+    let place = Place::new();
+    let (one, two) = (place.sql(), place.sql());
+    run(&one, "CREATE TABLE a(x)");
+    place.db.snapshot_now("a").unwrap();
+    for round in 0..3 {
+        run(&one, "CREATE TABLE b(y); INSERT INTO b VALUES ('b')");
+        assert_eq!(text(&two, "SELECT y FROM b"), "b", "round {round}");
+        place.db.restore("a").unwrap();
+        // As many changes of the schema as before, to another one.
+        run(&one, "CREATE TABLE c(z); INSERT INTO c VALUES ('c')");
+        assert!(failure(&two, "SELECT y FROM b").2.contains("no such table"));
+        assert_eq!(text(&two, "SELECT z FROM c"), "c");
+        run(&two, "INSERT INTO c VALUES ('d')");
+        // With a reader that keeps its lock, and so its page 1, across the correction.
+        place.db.restore("a").unwrap();
+        let mut statement = one.prepare("SELECT name FROM sqlite_schema UNION ALL SELECT 'second'").unwrap();
+        let mut names = statement.query([]).unwrap();
+        names.next().unwrap();
+        run(&one, "CREATE TABLE c2(z); CREATE TABLE c3(z)");
+        drop(names);
+        assert!(failure(&two, "SELECT z FROM c").2.contains("no such table"));
+        run(&two, "INSERT INTO c2 VALUES (1)");
+        check(&one);
+        check(&two);
+        place.db.restore("a").unwrap();
+    }
+}

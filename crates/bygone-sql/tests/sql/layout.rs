@@ -30,7 +30,7 @@ fn a_page_is_a_record_and_its_reserved_end_is_not_stored() {
             let (key, value) = record.unwrap();
             assert_eq!(key.len(), 4);
             if key[..] == [0; 4] {
-                assert_eq!(value.len(), 17);
+                assert_eq!(value.len(), 117);
                 continue;
             }
             pages += 1;
@@ -85,7 +85,7 @@ fn what_others_reserve_stays() {
     assert_eq!(code, 0);
     run(&connection, "CREATE TABLE t(a)");
     let table = place.db.table(TABLE).unwrap();
-    let reserved = place.db.snapshot().get_with(&table, 1u32.to_be_bytes(), |page| page[20]).unwrap();
+    let reserved = place.db.snapshot().get_with(&table, [0; 4], |record| record[17 + 20]).unwrap();
     assert_eq!(reserved, Some(100));
 }
 
@@ -95,7 +95,7 @@ fn a_record_that_is_none_of_ours_is_an_error() {
     let connection = place.sql();
     run(&connection, "CREATE TABLE t(a)");
     let table = place.db.table(TABLE).unwrap();
-    for record in [&b""[..], b"12345678901234567", &[0xff; 17], &[0; 4096]] {
+    for record in [&b""[..], &[b'1'; 116], &[0xff; 117], &[0; 117], &[0; 4096]] {
         place.db.put(&table, [0; 4], record).unwrap();
         let error = place.db.sql("main").unwrap_err().to_string();
         assert!(error.contains("record 0"), "{error}");
@@ -113,7 +113,9 @@ fn pages_that_are_no_database_are_told_as_sqlite_tells_them() {
     let connection = place.sql();
     let error = connection.query_row("SELECT * FROM t", [], |_| Ok(())).unwrap_err();
     assert_eq!(error.sqlite_error_code(), Some(rusqlite::ErrorCode::DatabaseCorrupt));
-    place.db.put(&table, 1u32.to_be_bytes(), [7; 4096]).unwrap();
+    let mut record = place.db.get(&table, [0; 4]).unwrap().unwrap().to_vec();
+    record[17..40].fill(7);
+    place.db.put(&table, [0; 4], record).unwrap();
     let error = place.sql().query_row("SELECT * FROM t", [], |_| Ok(())).unwrap_err();
     assert_eq!(error.sqlite_error_code(), Some(rusqlite::ErrorCode::NotADatabase));
 }
@@ -131,4 +133,18 @@ fn a_dropped_table_is_an_empty_database() {
     let past = place.db.sql_as_of("main", "before").unwrap();
     assert_eq!(number(&past, "SELECT count(*) FROM t"), 0);
     check(&connection);
+}
+
+#[test]
+fn a_small_commit_writes_what_it_changed_and_the_header() {
+    let place = Place::new();
+    let connection = place.sql();
+    run(&connection, "CREATE TABLE t(a INTEGER PRIMARY KEY, b); INSERT INTO t VALUES (1, 1), (2, 2)");
+    place.db.snapshot_now("before").unwrap();
+    run(&connection, "UPDATE t SET b = 3 WHERE a = 2");
+    let table = place.db.table(TABLE).unwrap();
+    let (before, now) = (place.db.as_of("before").unwrap(), place.db.snapshot());
+    let changed: Vec<Vec<u8>> =
+        before.diff(&now, &table).unwrap().map(|change| change.unwrap().key.to_vec()).collect();
+    assert_eq!(changed, [[0, 0, 0, 0], [0, 0, 0, 2]], "not page 1, of which only the header changed");
 }

@@ -153,6 +153,7 @@ fn merge_loop(engine: &Engine) -> Result<()> {
     let mut last_seq = engine.present.visible_seq();
     let mut last_change = Instant::now();
     let mut last_retention = (0, Instant::now());
+    let opened = Instant::now();
     loop {
         let woken = engine.merge_signal.wait(TICK);
         if woken == Woken::Closing || engine.health.is_poisoned() {
@@ -165,6 +166,10 @@ fn merge_loop(engine: &Engine) -> Result<()> {
         let seq = engine.present.visible_seq();
         if seq != last_seq {
             (last_seq, last_change) = (seq, Instant::now());
+        }
+        // Not at once: who opens a database to go back to something in its window should still find it.
+        if opened.elapsed() >= TICK {
+            engine.move_window_now(engine.window_step());
         }
         let idle = last_change.elapsed() >= IDLE_MERGE;
         if engine.merge_is_due(idle) {

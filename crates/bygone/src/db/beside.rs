@@ -21,6 +21,7 @@ use super::open::{
     decode_manifest, expectation, history_place, open_runs, take_lock, wal_dir,
 };
 use super::options::Options;
+use super::window;
 use crate::archive::Archive;
 use crate::base::{Leased, PageStore, Superblock};
 use crate::cache::Cache;
@@ -147,12 +148,18 @@ impl Engine {
         Ok(seq > before)
     }
 
-    /// A view as of a declared snapshot. While it is held, its owner in another process does not delete it.
+    /// A view as of a declared snapshot, or of a commit in the window. While one of a declared snapshot is held, its
+    /// owner in another process does not delete it.
     pub fn as_of(&self, wanted: &SnapshotRef) -> Result<Snapshot> {
         let Some(lease) = self.reader.as_ref().and_then(Reader::lease) else {
             return self.past.view(&self.present, wanted);
         };
-        let info = self.past.find(&self.present.snapshot(), wanted)?;
+        let now = self.present.snapshot();
+        if self.past.in_window(&now, wanted)?.is_some() {
+            // Nothing that the leased base leads to goes, and that is all of its window.
+            return self.past.view(&self.present, wanted);
+        }
+        let info = self.past.find_to_read(&now, wanted)?;
         let _opening = lease.hold(info.id.0, info.seq.0)?;
         self.past.view(&self.present, &SnapshotRef::Id(info.id))
     }
@@ -222,7 +229,7 @@ fn open_all(
     superblock: &Superblock,
     lease: Option<&Arc<Lease>>,
 ) -> Result<Found> {
-    let manifest = decode_manifest(superblock, store)?;
+    let mut manifest = decode_manifest(superblock, store)?;
     if let Some(place) = history_place(&**disk, options, &manifest)? {
         // By the page map of this superblock; what it lacks is in its slot.
         let state = manifest.archive.clone();
@@ -242,6 +249,7 @@ fn open_all(
         replay.apply(seq, segment, bytes, path)
     })?;
     check_superblock_number(recovered.superblock_number, superblock, store)?;
+    window::limit(&mut manifest, replay.last());
     Ok(Found { manifest, base, runs, replay, commits: recovered.commits })
 }
 

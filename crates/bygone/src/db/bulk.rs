@@ -1,17 +1,19 @@
 //! Bulk commits: a commit of any size that is written straight into the base.
 //!
 //! Owns: the order of its steps. Promises: the commit is one like every other, durable and visible all at once or
-//! not at all; what declared snapshots see of the state before it is kept. May call: everything below db.
+//! not at all; what declared snapshots and the window see of the state before it is kept. May call: everything
+//! below db.
 //!
 //! 1. What was committed is flushed and merged while others go on committing. 2. Nobody commits or makes tables
 //!    from here on; the little that came meanwhile is flushed and merged, too, so that the base is the present.
-//! 3. One rebuild applies the commit's updates; the old base is kept as a key frame if a declared snapshot needs
-//!    it. 4. The superblock that names the new base is the commit: it also says that the commit's number is used,
-//!    and that the log goes on behind it. 5. Views get base and number at once.
+//! 3. One rebuild applies the commit's updates; the old base is kept as a key frame if a declared snapshot or the
+//!    window needs it. 4. The superblock that names the new base is the commit: it also says that the commit's
+//!    number is used, and that the log goes on behind it. 5. Views get base and number at once.
 //!
 //! A failure before step 4 leaves everything as it was; step 4 either happens or poisons, as it does for a merge.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, MutexGuard};
 
 use super::engine::{Engine, lock};
@@ -19,6 +21,7 @@ use crate::base::{BaseVersion, Rebuild, Updates};
 use crate::error::Result;
 use crate::history::Interval;
 use crate::history::plan::Chain;
+use crate::history::visibility::Needed;
 use crate::ids::{Seq, SnapshotId};
 use crate::snapshot::rows::{self, FIRST_TABLE, TableRow};
 use crate::snapshot::{Change, Diff, Snapshot, Table};
@@ -42,6 +45,8 @@ pub(super) struct Bulk<'e> {
     next_table_id: u32,
     /// The numbers of the declared snapshots that see the state before.
     declared: Vec<u64>,
+    /// The commits of the window that do.
+    window: Range<u64>,
     /// Whether one is declared of the state behind.
     declares: bool,
 }
@@ -92,6 +97,7 @@ impl<'e> Bulk<'e> {
         let place = standstill.next_place();
         let base = engine.present.layers().base.clone();
         let declared = engine.writer()?.committer.declared_between(base.seq(), place.seq);
+        let window = engine.window_start().map_or(0..0, |start| start.seq.max(base.seq())..place.seq);
         Ok(Bulk {
             engine,
             now: engine.present.snapshot(),
@@ -104,6 +110,7 @@ impl<'e> Bulk<'e> {
             next_snapshot_id: place.snapshot_id,
             next_table_id: 0,
             declared,
+            window,
             declares: false,
         })
     }
@@ -190,11 +197,16 @@ impl<'e> Bulk<'e> {
     fn publish(mut self, log_segment: u64, standstill: Standstill<'_>) -> Result<()> {
         let Bulk { engine, place, base, .. } = &self;
         let (engine, place, from, root) = (*engine, *place, base.seq(), base.root());
-        let keeps_base = !self.declared.is_empty();
+        let needed = Needed::new(std::mem::take(&mut self.declared), self.window.clone());
+        let keeps_base = !needed.is_empty();
         if keeps_base {
-            let snapshots = self.declared.len() as u64;
+            let snapshots = needed.count();
             let interval = Interval { from, key_frame: Some(root), run: None, snapshots };
             self.rebuild.set(rows::HISTORY, &place.seq.to_be_bytes(), Some(&interval.encode()))?;
+        }
+        if !self.window.is_empty() {
+            let key = rows::time_key(place.time_micros, place.seq);
+            self.rebuild.set(rows::COMMIT_TIMES, &key, Some(b""))?;
         }
         let retained = if keeps_base { root.generation } else { engine.store.newest_retained() };
         let (next_snapshot_id, next_table_id) = (self.next_snapshot_id, self.next_table_id);

@@ -12,9 +12,9 @@ use crate::history::of_key::History;
 use crate::snapshot::{Diff, Table};
 
 impl Db {
-    /// What differs in a table between two declared snapshots, as [`Change`](crate::Change)s from `a` (`before`)
-    /// to `b` (`after`); `a` may be the later one. See [`Snapshot::diff`](crate::Snapshot::diff), which also
-    /// compares with the present.
+    /// What differs in a table between two declared snapshots, or commits in the [window](crate::Options::window), as
+    /// [`Change`](crate::Change)s from `a` (`before`) to `b` (`after`); `a` may be the later one. See
+    /// [`Snapshot::diff`](crate::Snapshot::diff), which also compares with the present.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();
@@ -33,7 +33,7 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// `SnapshotNotFound`, and as [`Snapshot::diff`](crate::Snapshot::diff).
+    /// As [`as_of`](Db::as_of) and [`Snapshot::diff`](crate::Snapshot::diff).
     pub fn diff(&self, a: impl Into<SnapshotRef>, b: impl Into<SnapshotRef>, table: &Table) -> Result<Diff> {
         self.diff_range(a, b, table, ..)
     }

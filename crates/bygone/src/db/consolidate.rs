@@ -73,9 +73,9 @@ impl Engine {
         let directory = self.runs_dir();
         let path = directory.join(file_name(id));
         let mut writer = RunWriter::create(&*self.disk, &path, id, self.present.context().hash_seed)?;
-        let declared = self.writer()?.committer.declared_between(0, newest.max_seq + 1);
+        let needed = self.needed_between(0, newest.max_seq + 1)?;
         let mut versions = RunsUntilClosed::new(runs, self.closing.clone());
-        keep_needed(&mut versions, &declared, Newest::Always, &mut writer)?;
+        keep_needed(&mut versions, &needed, Newest::Always, &mut writer)?;
         let meta = writer.finish(Some(oldest.min_seq..=newest.max_seq))?;
         sync_dir(&*self.disk, &directory)?;
         Counters::add(&self.counters.flushed_bytes, meta.bytes);

@@ -54,7 +54,8 @@ pub(crate) struct Engine {
     pub flushing: Mutex<()>,
     pub merging: Mutex<()>,
     pub merge_signal: Signal,
-    /// Snapshots were deleted, or a chain of intervals has ended, since the past was last looked through.
+    /// Snapshots were deleted, the window was moved, or a chain of intervals has ended, since the past was last looked
+    /// through.
     pub prune_wanted: AtomicBool,
     /// Nobody has looked yet for history runs that a crash left.
     pub litter_wanted: AtomicBool,
@@ -156,6 +157,7 @@ impl Engine {
     pub fn work_inline(&self) -> Result<()> {
         self.guarded(|engine| {
             engine.flush_all()?;
+            engine.move_window_now(engine.window_step());
             if engine.merge_is_due(false) {
                 engine.merge_all()?;
             } else {
@@ -184,11 +186,26 @@ impl Engine {
         Ok(())
     }
 
+    /// Breaks, for the tests of the tests, what recovery promises: the superblock says for a while that everything is
+    /// in runs, although what was replayed is in memory alone.
+    pub fn forget_replayed(&self) -> Result<()> {
+        let floor = self.writer()?.wal.active_segment();
+        let before = lock(&self.manifest).clone();
+        self.publish_manifest(|manifest| {
+            manifest.flushed_seq = self.present.visible_seq();
+            manifest.wal_floor = floor;
+        })?;
+        *lock(&self.manifest) = before;
+        Ok(())
+    }
+
     /// Makes everything durable, and lets the superblock say up to where the log must go: so damage to the very
     /// last commits is noticed, too.
     pub fn close(&self) -> Result<()> {
         let Some(writer) = &self.writer else { return Ok(()) };
         writer.wal.close()?;
+        // Also by who has not had the database open for long enough to do so in the background.
+        self.move_window_now(self.window_step());
         if lock(&self.manifest).durable_end < writer.wal.durable_end() {
             self.publish_manifest(|_| ())?;
         }

@@ -37,7 +37,8 @@ impl Db {
     /// Makes a compact database in another directory that holds just one declared snapshot: all its tables, each
     /// record once, nothing of the past before it. It is durable when this returns, and opens with
     /// [`Db::open`]. There the snapshot is the present, and is also declared, as number 1, with its name, time
-    /// and metadata; commits go on with the next sequence number.
+    /// and metadata; commits go on with the next sequence number. Of a commit in the [window](super::Options::window)
+    /// that nobody declared there is no snapshot in the copy.
     ///
     /// The directory is made if it is missing. Memory does not grow with the data, beyond the largest value and
     /// some bytes a page. Others may read and write meanwhile. What a crash leaves does not open as a database.
@@ -58,12 +59,11 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// `SnapshotNotFound`; `NotEmpty` if the directory is there and holds anything; `Locked` if another export
-    /// into it is under way; `Corruption` or `Io`.
+    /// `SnapshotNotFound`, `OutsideWindow`; `NotEmpty` if the directory is there and holds anything; `Locked` if
+    /// another export into it is under way; `Corruption` or `Io`.
     pub fn export(&self, snapshot: impl Into<SnapshotRef>, path: impl AsRef<Path>) -> Result<()> {
-        let info = self.snapshot_info(snapshot)?;
-        let view = self.as_of(info.id)?;
-        self.engine().export(&view, Some(&info), path.as_ref())
+        let (view, info) = self.engine().as_of_with_info(&snapshot.into())?;
+        self.engine().export(&view, info.as_ref(), path.as_ref())
     }
 
     /// Makes a compact database of what any snapshot sees, one of the present for instance: as

@@ -75,8 +75,8 @@ impl Engine {
             id,
             self.present.context().hash_seed,
         )?;
-        let declared = self.writer()?.committer.declared_between(0, frozen.last_seq + 1);
-        keep_needed(&mut frozen.memtable.versions(), &declared, Newest::Always, &mut run)?;
+        let needed = self.needed_between(0, frozen.last_seq + 1)?;
+        keep_needed(&mut frozen.memtable.versions(), &needed, Newest::Always, &mut run)?;
         let meta = run.finish(Some(flushed_seq + 1..=frozen.last_seq))?;
         sync_dir(&*self.disk, &directory)?;
         Counters::add(&self.counters.flushed_bytes, meta.bytes);

@@ -1,14 +1,14 @@
 //! Which versions go from one layer to the next.
 //!
 //! Owns: the copying loop that flush, consolidation and pruning share, and the stream that ends when the database
-//! is closed. Promises: of each key those versions go on that a declared snapshot sees, and, where the present is
+//! is closed. Promises: of each key those versions go on that a needed state sees, and, where the present is
 //! read through the outcome, the newest. May call: run, history.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{Error, Result};
-use crate::history::visibility::Visibility;
+use crate::history::visibility::{Needed, Visibility};
 use crate::layer::{Key, Versions};
 use crate::run::{MergedVersions, Run, RunWriter};
 
@@ -17,19 +17,18 @@ use crate::run::{MergedVersions, Run, RunWriter};
 pub(super) enum Newest {
     /// For the present and all that comes.
     Always,
-    /// Only if a declared snapshot sees it.
+    /// Only if a needed state sees it.
     IfSeen,
 }
 
-/// Copies to `run` what is needed of `versions`; `declared` are the sequence numbers of the declared
-/// snapshots, ascending.
+/// Copies to `run` what the needed states see of `versions`.
 pub(super) fn keep_needed(
     versions: &mut dyn Versions,
-    declared: &[u64],
+    needed: &Needed,
     newest_needed: Newest,
     run: &mut RunWriter,
 ) -> Result<()> {
-    let mut declared = Visibility::new(declared);
+    let mut visibility = Visibility::new(needed);
     // The key of the last version, to notice the next.
     let (mut table, mut key) = (None, Vec::new());
     while versions.advance()? {
@@ -39,9 +38,9 @@ pub(super) fn keep_needed(
             table = Some(version.table);
             key.clear();
             key.extend_from_slice(version.bytes);
-            declared.next_key();
+            visibility.next_key();
         }
-        let seen = declared.sees(seq);
+        let seen = visibility.sees(seq);
         if seen || (newest && newest_needed == Newest::Always) {
             versions.load()?;
             run.add(versions.key(), seq, versions.loaded()?)?;

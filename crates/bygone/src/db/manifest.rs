@@ -2,7 +2,7 @@
 //!
 //! Owns: the manifest's bytes. Promises: one superblock write changes runs, log floor and counters together
 //! with the root. May call: `codec`, run,
-//! archive.
+//! archive, snapshot, history.
 
 use crate::archive::ArchiveState;
 use crate::base::MANIFEST_BYTES_MAX;
@@ -10,8 +10,9 @@ use crate::codec::Reader;
 use crate::history::plan::Chain;
 use crate::limits::RUNS_MAX;
 use crate::run::RunMeta;
+use crate::snapshot::{WindowStart, WindowState};
 
-const MANIFEST_VERSION: u16 = 3;
+const MANIFEST_VERSION: u16 = 4;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Manifest {
@@ -38,6 +39,11 @@ pub(crate) struct Manifest {
     pub retained_bases: u64,
     /// What snapshots kept that were deleted up to this commit was given back.
     pub pruned_seq: u64,
+    /// The continuous window. Whoever drops versions goes by the start that stands here: so no superblock names an
+    /// earlier one than what is there reaches.
+    pub window: Option<WindowState>,
+    /// The window was moved or given up, and what it kept was not given back yet.
+    pub window_left: bool,
     /// Commits with smaller numbers were durable: if the log ends before, it is damaged.
     pub durable_end: u64,
     /// Where archived pages are, and history runs that lie elsewhere than in the database.
@@ -57,6 +63,8 @@ impl Manifest {
 
     pub fn encode(&self) -> Vec<u8> {
         let mut out = MANIFEST_VERSION.to_le_bytes().to_vec();
+        let none = WindowState { length_micros: 0, start: WindowStart::default() };
+        let window = self.window.unwrap_or(none);
         for number in [
             self.hash_seed,
             self.flushed_seq,
@@ -73,6 +81,10 @@ impl Manifest {
             self.retained_bases,
             self.pruned_seq,
             self.durable_end,
+            window.length_micros,
+            window.start.seq,
+            window.start.time_micros,
+            u64::from(self.window_left),
         ] {
             out.extend_from_slice(&number.to_le_bytes());
         }
@@ -107,6 +119,8 @@ impl Manifest {
             retained_bases: reader.u64()?,
             pruned_seq: reader.u64()?,
             durable_end: reader.u64()?,
+            window: decode_window(&mut reader)?,
+            window_left: reader.u64()? != 0,
             chain: Chain::decode(&mut reader)?,
             archive: ArchiveState::decode(&mut reader)?,
             runs: Vec::new(),
@@ -122,6 +136,12 @@ impl Manifest {
     }
 }
 
+fn decode_window(reader: &mut Reader<'_>) -> Option<Option<WindowState>> {
+    let (length_micros, seq, time_micros) = (reader.u64()?, reader.u64()?, reader.u64()?);
+    let start = WindowStart { seq, time_micros };
+    Some((length_micros > 0).then_some(WindowState { length_micros, start }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -135,6 +155,8 @@ mod tests {
             wal_floor: 2,
             next_table_id: 16,
             chain,
+            window: Some(WindowState { length_micros: 7, start: WindowStart { seq: 8, time_micros: 9 } }),
+            window_left: true,
             runs: vec![run; 3],
             ..Default::default()
         };

@@ -1,8 +1,8 @@
 //! Merge: the runs that wait are folded into the base.
 //!
 //! Owns: when to merge, and the order of a merge's steps. Promises: a crash at any point leaves the old base
-//! or the new, each whole; what declared snapshots need of the old state is kept. May call: everything below
-//! db.
+//! or the new, each whole; what declared snapshots and the window need of the old state is kept. May call:
+//! everything below db.
 //!
 //! A merge takes all runs at once, because many changes per rewritten page are what makes a copy-on-write
 //! tree cheap to update. Where no snapshot was declared in the merged interval it publishes in steps: each
@@ -10,7 +10,7 @@
 //! that hold those versions too, so every view that may be taken reads the same through it; and the pages
 //! that a step replaced can be used again by the next. So a merge does not need room for a second base. Where
 //! snapshots were declared, the old base is what they are read through until the merge is done, and it is
-//! published once, at the end.
+//! published once, at the end. The same holds for the window, which mostly is in every interval.
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::Ordering;
@@ -47,8 +47,8 @@ const DUE_PART: u64 = 2;
 /// When nobody writes, a merge is due at this part: readers gain, and the disk has nothing better to do.
 const IDLE_DUE_PART: u64 = 16;
 
-/// A step of a merge rewrites this part of the base, but no less than a memtable's bytes: each step ends with syncs,
-/// and a thread that sleeps often gets little of a busy processor.
+/// A step of a merge rewrites this part of the base, but no less than half of a memtable's bytes: each step ends with
+/// syncs, and a thread that sleeps often gets little of a busy processor.
 const STEP_PART: u64 = 16;
 
 impl Engine {
@@ -92,11 +92,11 @@ impl Engine {
             let manifest = lock(&self.manifest);
             (manifest.chain, manifest.last_merge_bytes)
         };
-        let plan = Plan::new(committer.declared_between(from, to), from, to, chain, pinned_bytes);
+        let plan = Plan::new(self.needed_between(from, to)?, from, to, chain, pinned_bytes);
         let live = self.live_tables(&layers, to)?;
         let mut updates = self.newest_versions(&runs, &plan)?;
         let step_pages = if plan.needed.is_empty() {
-            let step_bytes = (self.base_bytes() / STEP_PART).max(self.options.memtable_bytes as u64);
+            let step_bytes = (self.base_bytes() / STEP_PART).max(self.options.memtable_bytes as u64 / 2);
             step_bytes as usize / PAGE_BYTES
         } else {
             usize::MAX
@@ -108,10 +108,15 @@ impl Engine {
         // neither may this thread.
         drop(layers);
         let mut rebuild = self.store.rebuild(&base)?;
-        let is_live = |table: u32| table < FIRST_TABLE || live.binary_search(&table).is_ok();
+        let notes_times = self.window_start().is_some();
+        let is_live = |table: u32| match table {
+            rows::COMMIT_TIMES => notes_times,
+            _ => table < FIRST_TABLE || live.binary_search(&table).is_ok(),
+        };
         for (dropped, _) in base.tables().iter().filter(|(table, _)| !is_live(*table)) {
             rebuild.drop_table(*dropped)?;
         }
+        self.drop_old_times(&base, &mut rebuild)?;
         while let Some(table) = updates.next_table()? {
             self.health.check()?;
             if !is_live(table) {
@@ -129,7 +134,7 @@ impl Engine {
         let history_run = history_run.map_or(Ok(None), |writer| self.finish_history(writer, from, to))?;
         if !plan.needed.is_empty() {
             let key_frame = plan.keep_base.then(|| base.root());
-            let snapshots = plan.needed.len() as u64;
+            let snapshots = plan.needed.count();
             let interval = Interval { from, key_frame, run: history_run, snapshots };
             rebuild.set(rows::HISTORY, &to.to_be_bytes(), Some(&interval.encode()))?;
         }
@@ -297,6 +302,10 @@ impl NewestVersions<'_> {
     fn keep(&mut self) -> Result<()> {
         let seq = self.versions.seq();
         let Some(history) = &mut self.history else { return Ok(()) };
+        if self.versions.key().table == rows::COMMIT_TIMES {
+            // Only the present is asked for times.
+            return Ok(());
+        }
         self.versions.load()?;
         history.add(self.versions.key(), seq, self.versions.loaded()?)
     }

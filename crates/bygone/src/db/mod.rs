@@ -25,9 +25,11 @@ mod send;
 mod sizes;
 mod snapshots;
 mod stats;
+mod window;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use background::Background;
 use engine::Engine;
@@ -115,12 +117,15 @@ impl Db {
     }
 
     /// A snapshot of the past: of a declared snapshot, by id, by name, or the latest declared at or before a
-    /// time.
+    /// time. If the database has a [window](Options::window): also of any commit in it by its number, and of the latest
+    /// commit at or before a time in it (to the microsecond). By the number of the commit declared snapshots are found
+    /// too, in the window or not.
     ///
     /// # Errors
-    /// `SnapshotNotFound`; `HistoryUnavailable`, `Corruption` or `Io` if what was kept cannot be read; `TooLarge` for
-    /// the 65,537th snapshot that a database open for reading only reads at one time. Reading through the snapshot
-    /// may also give these.
+    /// `SnapshotNotFound`; `OutsideWindow`, which says where the window is, for a commit that is neither in it nor
+    /// declared, and for a time before it at which no snapshot was declared yet; `HistoryUnavailable`, `Corruption` or
+    /// `Io` if what was kept cannot be read; `TooLarge` for the 65,537th snapshot that a database open for reading only
+    /// reads at one time. Reading through the snapshot may also give these.
     pub fn as_of(&self, snapshot: impl Into<SnapshotRef>) -> Result<Snapshot> {
         self.engine().as_of(&snapshot.into())
     }
@@ -265,13 +270,14 @@ impl Db {
     }
 
     /// Flushes, merges everything into the base, so that reads run at the speed of the plain tree, and gives
-    /// back what deleted snapshots kept.
+    /// back what deleted snapshots kept and what has left the [window](Options::window).
     ///
     /// # Errors
     /// `ReadOnly`, `Io`, `Poisoned`; `Corruption` if something that is merged cannot be read.
     pub fn merge(&self) -> Result<()> {
         self.flush()?;
         self.engine().guarded(|engine| {
+            engine.move_window_now(Duration::ZERO);
             engine.merge_all()?;
             engine.prune_if_wanted()?;
             engine.give_back();

@@ -17,6 +17,7 @@ use super::engine::{Counters, Engine, Writer, lock as guard, runs_dir};
 use super::manifest::Manifest;
 use super::options::Options;
 use super::relief::Relief;
+use super::window;
 use crate::archive::{self, Archive, PLACE_BYTES_MAX};
 use crate::base::{BaseRoot, BaseVersion, PageStore, Superblock};
 use crate::cache::Cache;
@@ -28,12 +29,13 @@ use crate::io::{Disk, LockOutcome, exists, list, make_dir, remove, sync_dir, syn
 use crate::layer::HashedKey;
 use crate::lease::{self, Leases};
 use crate::memtable::Memtable;
+use crate::mutation::{self, Mutation};
 use crate::run::{self, Run, RunMeta, file_name};
 use crate::signal::Signal;
 use crate::snapshot::present::Present;
 use crate::snapshot::rows::{self, FIRST_TABLE, SnapshotRow};
 use crate::snapshot::scans::Scans;
-use crate::snapshot::{Context, Layers, Table, TableDirectory};
+use crate::snapshot::{Context, Layers, Table, TableDirectory, WindowStart};
 use crate::txn::backlog::{Backlog, Frozen};
 use crate::txn::commit::{Committer, Start};
 use crate::txn::record::{self, TableChange};
@@ -228,13 +230,18 @@ fn recover(
         archive_failure = remove_run_litter(&*disk, archive.directory(), &manifest).err();
     }
     let place_is_new = remembered != manifest.archive.place;
+    let window_is_new = window::settle(&mut manifest, options.window, replay.last());
     let commits = recovered.commits;
     let found = Found { manifest, base, runs, replay, commits };
     let parts = Parts { disk, path, cache, options, store, lock };
     let engine = parts.assemble(found, Side::Owner(recovered))?;
     *guard(&engine.archive_failure) = archive_failure.map(|error| (error, Instant::now()));
-    if place_is_new {
+    // Before anybody commits: what is committed from here on is kept, and can be found by its time, or not.
+    if place_is_new || window_is_new {
         engine.publish_manifest(|_| ())?;
+    }
+    if mutation::is_on(Mutation::ForgetReplayed) {
+        engine.forget_replayed()?;
     }
     Ok(engine)
 }
@@ -295,6 +302,7 @@ impl Found {
             runs: self.runs.clone(),
             base: self.base.clone(),
             exact_from: self.manifest.flushed_seq,
+            window: self.manifest.window,
         }
     }
 }
@@ -353,6 +361,7 @@ impl Parts<'_> {
                     last_time_micros: replay.last_time_micros,
                     active: replay.active,
                     declared: unmerged_snapshots(&present)?,
+                    notes_times: manifest.window.is_some(),
                 };
                 let committer = Arc::new(Committer::new(
                     health.clone(),
@@ -365,7 +374,8 @@ impl Parts<'_> {
                 (Some(Writer { wal, committer, leases }), None)
             }
         };
-        let prune_wanted = past.last_deletion(&present.snapshot())? > manifest.pruned_seq;
+        let prune_wanted =
+            past.last_deletion(&present.snapshot())? > manifest.pruned_seq || manifest.window_left;
         let engine = Engine {
             disk,
             path: path.to_owned(),
@@ -469,6 +479,11 @@ impl Replay {
             next_snapshot_id: manifest.next_snapshot_id,
             last_time_micros: manifest.last_time_micros,
         }
+    }
+
+    /// The last commit that there is.
+    pub fn last(&self) -> WindowStart {
+        WindowStart { seq: self.last_seq, time_micros: self.last_time_micros }
     }
 
     pub fn apply(&mut self, seq: u64, segment: u64, bytes: &[u8], path: &Path) -> Result<()> {

@@ -29,6 +29,7 @@ pub struct Options {
     pub(super) background: bool,
     pub(super) limits: Limits,
     pub(super) retention: Option<Retention>,
+    pub(super) window: Option<Duration>,
 }
 
 impl Default for Options {
@@ -47,6 +48,7 @@ impl Default for Options {
             background: true,
             limits: Limits::default(),
             retention: None,
+            window: None,
         }
     }
 }
@@ -156,6 +158,47 @@ impl Options {
     /// are none; needs [`background`](Options::background). Default: every snapshot is kept.
     pub fn retention(mut self, policy: Retention) -> Self {
         self.retention = Some(policy);
+        self
+    }
+
+    /// Keeps **every commit** readable for so long, without anybody having declared a snapshot of it: the continuous
+    /// window. [`Db::as_of`] takes the number of a commit in it, or any time in it (the latest commit at or before
+    /// counts), and so do [`Db::diff`], [`Db::export`] and [`Db::restore`]. So what nobody foresaw can be undone.
+    /// [`Db::window`] tells which commits these are just now.
+    ///
+    /// The window is remembered: later openings need not name it, so a tool that writes to the database does not end
+    /// it. `Duration::ZERO` gives it up. A new length counts from this opening on: a shorter window lets go what it
+    /// does not reach, a longer one has all that was still there. It begins with what is there when it is first asked
+    /// for. Only who has the database open for writing moves it: in the background (at the earliest one second after
+    /// opening), at the end, and with [`Db::merge`] and [`Db::prune`]; time counts also while nobody has. What the
+    /// clock says is taken for granted: one that is put forward empties the window.
+    ///
+    /// A window costs space: every version that was written in it, and the key frames that go with them, up to a
+    /// sixteenth of its length more, and, until half of what a merge kept has left it, up to twice that. Each commit
+    /// writes one more record, of 16 bytes, that tells its time. Merges need room for a second base. A view that is
+    /// open reads on whatever leaves the window. A snapshot cannot be declared afterwards of a commit in the window,
+    /// because snapshots are numbered in the order of their commits; `restore` it and declare that, or `export` it.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// use std::time::Duration;
+    ///
+    /// let db = bygone::Options::new().window(Duration::from_secs(600)).open(directory.path().join("bank"))?;
+    /// let accounts = db.table("accounts")?;
+    /// db.put(&accounts, "alice", "100")?;
+    /// let good = db.snapshot().seq();
+    /// db.delete(&accounts, "alice")?; // by accident, and nobody has declared anything
+    ///
+    /// assert_eq!(db.as_of(good)?.get(&accounts, "alice")?.unwrap(), b"100");
+    /// db.restore(good)?;
+    /// assert_eq!(db.get(&accounts, "alice")?.unwrap(), b"100");
+    /// # bygone::Result::Ok(())
+    /// ```
+    ///
+    /// Where the database is opened for reading only, this says nothing. Default: as the database remembers it; none
+    /// for a new one.
+    pub fn window(mut self, length: Duration) -> Self {
+        self.window = Some(length);
         self
     }
 

@@ -1,7 +1,7 @@
-//! Pruning: what deleted snapshots kept is given back.
+//! Pruning: what deleted snapshots kept, and commits that the window has left, is given back.
 //!
 //! Owns: the order of its steps. Promises: a crash at any point leaves the past as it was or as it is to be, for
-//! every living snapshot the same; views that are open read on. May call: everything below db.
+//! every living snapshot and the window the same; views that are open read on. May call: everything below db.
 //!
 //! 1. A chain that lost most of its snapshots gets a run for the others; it is litter until a row names it.
 //! 2. One rebuild of the base takes the rows out, frees the pages that only given-up key frames had, and is
@@ -18,6 +18,7 @@ use std::sync::atomic::Ordering;
 
 use super::engine::{Engine, lock};
 use super::keep::{Newest, RunsUntilClosed, keep_needed};
+use super::manifest::Manifest;
 use crate::archive::{Archive, Change};
 use crate::base::{DeadPage, Updates};
 use crate::error::Result;
@@ -25,6 +26,7 @@ use crate::history::Interval;
 use crate::history::past::Past;
 use crate::history::plan::Chain as OpenChain;
 use crate::history::prune::{Chain, Fate, Kept, plan};
+use crate::history::visibility::Needed;
 use crate::io::{exists, list, remove, sync_dir};
 use crate::run::{self, RunMeta, file_name};
 use crate::snapshot::rows;
@@ -82,14 +84,21 @@ impl Engine {
         let layers = self.present.layers();
         let now = self.present.snapshot();
         let deleted_up_to = self.past.last_deletion(&now)?;
-        let living = self.past.living(&now)?;
+        let window_start = self.window_start();
+        let window = window_start.map_or(0..0, |start| start.seq..u64::MAX);
+        let living = Needed::new(self.past.living(&now)?, window);
         drop(now);
         let base = layers.base.clone();
         drop(layers);
         let intervals = self.past.intervals(&base)?;
         let chains = plan(&intervals, &living);
-        if chains.iter().all(|chain| chain.fate == Fate::Stays) {
-            return self.publish_manifest(|manifest| manifest.pruned_seq = deleted_up_to);
+        // Where it is moved meanwhile, there is more to give back.
+        let is_left = |manifest: &Manifest| manifest.window.map(|window| window.start) != window_start;
+        if chains.iter().all(|chain| chain.fate == Fate::Stays) && !self.has_old_times(&base)? {
+            return self.publish_manifest(|manifest| {
+                manifest.pruned_seq = deleted_up_to;
+                manifest.window_left = is_left(manifest);
+            });
         }
         let open_chain = lock(&self.manifest).chain.length > 0;
         let mut changes = Changes::default();
@@ -121,6 +130,7 @@ impl Engine {
             changes.frames_given_up += 1;
         }
         rebuild.apply(rows::HISTORY, &mut changes, usize::MAX)?;
+        self.drop_old_times(&base, &mut rebuild)?;
         let archive_change = self.take_out_of_archive(&changes.pages_archived)?;
         rebuild.release_kept(changes.pages_in_file.iter().copied());
         rebuild.give_up_archived(changes.pages_archived.iter().copied());
@@ -130,6 +140,7 @@ impl Engine {
                 manifest.archive = change.state.clone();
             }
             manifest.pruned_seq = deleted_up_to;
+            manifest.window_left = put_off || is_left(&manifest);
             manifest.unfinished_history_run = 0;
             manifest.retained_bases -= changes.frames_given_up;
             let bytes = |runs: &[RunMeta]| runs.iter().map(|run| run.bytes).sum::<u64>();
@@ -192,8 +203,8 @@ impl Engine {
         Ok(())
     }
 
-    /// One interval in the place of a chain's first ones, which only these snapshots are read through.
-    fn rewrite(&self, old: &[Kept], needed: &[u64]) -> Result<Kept> {
+    /// One interval in the place of a chain's first ones, which only these states are read through.
+    fn rewrite(&self, old: &[Kept], needed: &Needed) -> Result<Kept> {
         let (from, end) = (old[0].1.from, old[old.len() - 1].0);
         let hash_seed = self.present.context().hash_seed;
         let metas = old.iter().rev().filter_map(|(_, interval)| interval.run);
@@ -203,7 +214,7 @@ impl Engine {
         keep_needed(&mut versions, needed, Newest::IfSeen, &mut writer)?;
         let run = self.finish_history(writer, from, end)?;
         let key_frame = old[0].1.key_frame;
-        Ok((end, Interval { from, key_frame, run, snapshots: needed.len() as u64 }))
+        Ok((end, Interval { from, key_frame, run, snapshots: needed.count() }))
     }
 
     /// Once, removes history runs that no row names: a crash left them.

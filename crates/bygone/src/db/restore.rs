@@ -26,7 +26,8 @@ pub struct Restored {
 impl Db {
     /// Makes the state of a declared snapshot the present again, by one new commit. Nothing is lost: all declared
     /// snapshots stay, and one more is declared of the state before (unless there is one of just this state),
-    /// without a name and with the metadata `before restoring snapshot N`.
+    /// without a name and with the metadata `before restoring snapshot N`. The state of any commit in the
+    /// [window](super::Options::window) can be restored as well (`before restoring commit N`).
     ///
     /// Tables are restored with their contents: those that were made since are dropped, and those that were
     /// dropped are there again. Handles of tables that both states have stay good; those of others have to be
@@ -54,15 +55,15 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// `SnapshotNotFound`; `ReadOnly`, `Poisoned`; `Corruption` or `Io`: then nothing has happened.
+    /// `SnapshotNotFound`, `OutsideWindow`; `ReadOnly`, `Poisoned`; `Corruption` or `Io`: then nothing has happened.
     pub fn restore(&self, snapshot: impl Into<SnapshotRef>) -> Result<Restored> {
         let engine = self.engine();
         engine.writer()?;
-        let info = self.snapshot_info(snapshot)?;
-        // Whoever deletes it now does not take it from under this.
-        let then = self.as_of(info.id)?;
+        // Whoever deletes it now, or moves the window, does not take it from under this.
+        let (then, info) = engine.as_of_with_info(&snapshot.into())?;
         let (seq, before) = engine.bulk_commit(|bulk| {
-            let metadata = format!("before restoring snapshot {}", info.id).into_bytes();
+            let what = info.map_or(format!("commit {}", then.seq()), |info| format!("snapshot {}", info.id));
+            let metadata = format!("before restoring {what}").into_bytes();
             let before = bulk.declare_before(Declaration { name: None, metadata })?;
             let now = bulk.now.clone();
             let rows_now: BTreeMap<String, TableRow> = now.table_rows()?.into_iter().collect();

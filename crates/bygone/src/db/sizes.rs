@@ -1,7 +1,8 @@
 //! What each declared snapshot takes.
 //!
-//! Owns: the count. Promises: bytes that are counted as a snapshot's own are given back when it alone is deleted,
-//! whole key frames at once and records when their run is made anew. May call: history, base, run.
+//! Owns: the count. Promises: bytes that are counted as a snapshot's own are given back when it alone is deleted (and
+//! the window does not need them): whole key frames at once and records when their run is made anew. May call:
+//! history, base, run.
 
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ use crate::base::BaseVersion;
 use crate::error::Result;
 use crate::history::SnapshotInfo;
 use crate::history::prune::{Chain, plan};
+use crate::history::visibility::Needed;
 use crate::ids::SnapshotId;
 use crate::layer::Versions;
 use crate::limits::PAGE_BYTES;
@@ -26,7 +28,7 @@ pub struct SnapshotSize {
     pub id: SnapshotId,
     /// What nobody else needs.
     pub own_bytes: u64,
-    /// What is kept for other declared snapshots as well.
+    /// What is kept for other declared snapshots, or for the [window](super::Options::window), as well.
     pub shared_bytes: u64,
 }
 
@@ -55,7 +57,7 @@ impl Engine {
         let layers = self.present.layers();
         let snapshots = self.past.list(&self.present.snapshot())?;
         let intervals = self.past.intervals(&layers.base)?;
-        let chains = plan(&intervals, &[]);
+        let chains = plan(&intervals, &Needed::default());
         let mut opened = Vec::new();
         for chain in &chains {
             let runs = chain.intervals.iter().rev().filter_map(|(_, interval)| interval.run);
@@ -73,8 +75,9 @@ impl Engine {
             let first = snapshots.partition_point(|info| info.seq.0 < from);
             let behind = snapshots.partition_point(|info| info.seq.0 < end);
             let sizes = &mut sizes[first..behind];
-            self.count_records(runs, &snapshots[first..behind], sizes)?;
-            let alone = sizes.len() == 1;
+            let window_from = layers.window.map_or(u64::MAX, |window| window.start.seq);
+            self.count_records(runs, &snapshots[first..behind], window_from, sizes)?;
+            let alone = sizes.len() == 1 && window_from >= end;
             for size in sizes {
                 size.own_bytes += if alone { frame.own_bytes } else { 0 };
                 size.shared_bytes += frame.shared_bytes + if alone { 0 } else { frame.own_bytes };
@@ -112,12 +115,13 @@ impl Engine {
         &self,
         runs: &[Arc<Run>],
         snapshots: &[SnapshotInfo],
+        window_from: u64,
         sizes: &mut [SnapshotSize],
     ) -> Result<()> {
         let mut versions = RunsUntilClosed::new(runs, self.closing.clone());
         let (mut table, mut key) = (None, Vec::new());
-        // The snapshots before this index may see the next version of the key.
-        let mut unseen = 0;
+        // The snapshots before this index may see the next version of the key, and so may commits before this one.
+        let (mut unseen, mut newer) = (0, u64::MAX);
         // What every snapshot from an index on shares, more or less than the one before it.
         let mut shared = vec![0i64; sizes.len() + 1];
         while versions.advance()? {
@@ -126,13 +130,13 @@ impl Engine {
                 table = Some(version.table);
                 key.clear();
                 key.extend_from_slice(version.bytes);
-                unseen = snapshots.len();
+                (unseen, newer) = (snapshots.len(), u64::MAX);
             }
             let first = snapshots.partition_point(|info| info.seq.0 < versions.seq());
             if first < unseen {
                 versions.load()?;
                 let bytes = (key.len() + versions.loaded()?.map_or(0, <[u8]>::len)) as u64;
-                if unseen - first == 1 {
+                if unseen - first == 1 && newer <= window_from {
                     sizes[first].own_bytes += bytes;
                 } else {
                     shared[first] += bytes as i64;
@@ -140,6 +144,7 @@ impl Engine {
                 }
                 unseen = first;
             }
+            newer = versions.seq();
         }
         let mut sum = 0;
         for (size, change) in sizes.iter_mut().zip(shared) {

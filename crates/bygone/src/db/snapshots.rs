@@ -4,13 +4,14 @@
 //! given back behind its back. May call: the engine.
 
 use std::sync::atomic::Ordering;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::Db;
 use super::engine::{Engine, lock};
 use crate::error::{Error, Result};
-use crate::history::prune::plan;
+use crate::history::prune::{Chain, plan};
 use crate::history::retention::Retention;
+use crate::history::visibility::Needed;
 use crate::history::{SnapshotInfo, SnapshotRef};
 use crate::ids::SnapshotId;
 use crate::lease::Leases;
@@ -124,7 +125,8 @@ impl Db {
         self.engine().apply_retention(policy)
     }
 
-    /// Gives back what deleted snapshots kept, and returns when that is done. The background does it as well,
+    /// Gives back what deleted snapshots kept, and what has left the [window](super::Options::window), and returns when
+    /// that is done. The background does it as well,
     /// soon after a deletion.
     ///
     /// # Errors
@@ -133,6 +135,7 @@ impl Db {
     pub fn prune(&self) -> Result<()> {
         let engine = self.engine();
         engine.writer()?;
+        engine.move_window(SystemTime::now(), Duration::ZERO)?;
         engine.guarded(Engine::prune_if_wanted)?;
         engine.give_back();
         lock(&engine.prune_failure).clone().map_or(Ok(()), Err)
@@ -249,33 +252,42 @@ impl Engine {
         let archived_page_bytes = archive.live_bytes.checked_div(archive.pages).unwrap_or(0);
         let is_doomed = |info: &SnapshotInfo| doomed.binary_search_by_key(&info.id, |other| other.id).is_ok();
         let intervals = self.past.intervals(&base)?;
-        let chains = plan(&intervals, &[]);
+        let chains = plan(&intervals, &Needed::default());
+        let frame = |index: usize| chains.get(index).and_then(|chain| chain.intervals[0].1.key_frame);
+        // What giving up the chain would give back, once all before it went but those up to this generation.
+        let chain_bytes = |index: usize, kept_generation: u64| -> Result<u64> {
+            let runs = chains[index].intervals.iter().filter_map(|(_, interval)| interval.run);
+            let run_bytes: u64 = runs.map(|run| run.bytes).sum();
+            let Some(own) = frame(index) else { return Ok(run_bytes) };
+            let next = frame(index + 1).map_or(Ok(base.clone()), |next| self.store.open_base(&next))?;
+            let pages = self.store.pages_only_in(&*self.store.open_base(&own)?, &next)?;
+            let own = pages.into_iter().filter(|page| page.birth > kept_generation).collect();
+            let (archived, in_file) = self.part_given_up(own)?;
+            let in_file_bytes = in_file.len() as u64 * PAGE_BYTES as u64;
+            Ok(run_bytes + in_file_bytes + archived.len() as u64 * archived_page_bytes)
+        };
+        let end_of = |chain: &Chain<'_>| chain.intervals[chain.intervals.len() - 1].0;
+        // What the window reaches stays whatever is deleted, and does not count.
+        let window_start = self.window_start().map_or(u64::MAX, |start| start.seq);
+        let of_window = chains.partition_point(|chain| end_of(chain) <= window_start);
+        for index in of_window..chains.len() {
+            let before = index.checked_sub(1).and_then(frame).map_or(0, |frame| frame.generation);
+            past_bytes = past_bytes.saturating_sub(chain_bytes(index, before)?);
+        }
         let mut further = Vec::new();
         let mut kept_generation = 0;
-        for (index, chain) in chains.iter().enumerate() {
+        for (index, chain) in chains[..of_window].iter().enumerate() {
             if past_bytes <= budget_bytes {
                 break;
             }
-            let (from, end) = (chain.intervals[0].1.from, chain.intervals[chain.intervals.len() - 1].0);
+            let (from, end) = (chain.intervals[0].1.from, end_of(chain));
             let within = |info: &&SnapshotInfo| (from..end).contains(&info.seq.0);
             let here: Vec<_> = snapshots.iter().filter(within).collect();
-            let frame = chain.intervals[0].1.key_frame;
             if here.iter().any(|info| !info.holders.is_empty()) {
-                kept_generation = frame.map_or(kept_generation, |frame| frame.generation);
+                kept_generation = frame(index).map_or(kept_generation, |frame| frame.generation);
                 continue;
             }
-            let runs = chain.intervals.iter().filter_map(|(_, interval)| interval.run);
-            let mut freed_bytes: u64 = runs.map(|run| run.bytes).sum();
-            if let Some(frame) = &frame {
-                let next = chains.get(index + 1).and_then(|next| next.intervals[0].1.key_frame);
-                let next = next.map_or(Ok(base.clone()), |next| self.store.open_base(&next))?;
-                let pages = self.store.pages_only_in(&*self.store.open_base(frame)?, &next)?;
-                let own = pages.into_iter().filter(|page| page.birth > kept_generation).collect();
-                let (archived, in_file) = self.part_given_up(own)?;
-                freed_bytes += in_file.len() as u64 * PAGE_BYTES as u64;
-                freed_bytes += archived.len() as u64 * archived_page_bytes;
-            }
-            past_bytes = past_bytes.saturating_sub(freed_bytes);
+            past_bytes = past_bytes.saturating_sub(chain_bytes(index, kept_generation)?);
             further.extend(here.into_iter().filter(|info| !is_doomed(info)).cloned());
         }
         Ok(further)

@@ -1,14 +1,15 @@
 //! The past: declared snapshots, what is kept for them, and how a view of one is opened.
 //!
 //! Owns: the rows of the history table, the rule of what a merge must keep, and opening past views. Promises:
-//! every declared snapshot reads exactly what the database held at its commit, for ever; a past view is an
-//! ordinary view. May call: snapshot, run, base.
+//! every declared snapshot reads exactly what the database held at its commit, for ever, and so does every commit
+//! while it lies in the continuous window; a past view is an ordinary view. May call: snapshot, run, base.
 //!
 //! Bases are key frames, history runs are the deltas between them. A merge that takes the base from `from` to
 //! `to` writes one row for the interval `[from, to)`, if any snapshot was declared in it: the key frame at
 //! `from` (or none, if the interval before leads on to this one) and the run with the versions that the
 //! interval's snapshots see. A snapshot at `s` is then read through the run of its interval, the runs of the
-//! intervals before it back to the nearest key frame, and that key frame, all as of `s`.
+//! intervals before it back to the nearest key frame, and that key frame, all as of `s`. To all this, a commit in the
+//! window is a declared snapshot.
 
 mod declared;
 pub(crate) mod of_key;
@@ -33,8 +34,17 @@ pub enum SnapshotRef {
     Id(SnapshotId),
     /// By the name that it was given.
     Name(String),
-    /// The latest one declared at or before this time.
+    /// As of this time. Where a view is opened, and the time lies in the [window](crate::Options::window): the latest
+    /// commit at or before it. Else the latest snapshot declared at or before it.
     Time(SystemTime),
+    /// As of this commit: one that a snapshot was declared of or, where a view is opened, any in the window.
+    Seq(Seq),
+}
+
+impl From<Seq> for SnapshotRef {
+    fn from(seq: Seq) -> Self {
+        SnapshotRef::Seq(seq)
+    }
 }
 
 impl From<SnapshotId> for SnapshotRef {
@@ -81,6 +91,7 @@ impl std::fmt::Display for SnapshotRef {
             SnapshotRef::Time(time) => {
                 write!(f, "at or before {}", utc(*time))
             }
+            SnapshotRef::Seq(seq) => write!(f, "of commit {seq}"),
         }
     }
 }
@@ -112,7 +123,8 @@ pub(crate) struct Interval {
     /// That base, if it is kept.
     pub key_frame: Option<BaseRoot>,
     pub run: Option<RunMeta>,
-    /// For how many snapshots the run was made: when most of them are gone, it is worth making anew.
+    /// For how many snapshots, and commits of the window, the run was made: when most of them are gone, it is worth
+    /// making anew.
     pub snapshots: u64,
 }
 

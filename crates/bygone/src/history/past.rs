@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::declared::Declared;
 use super::{Interval, SnapshotInfo, SnapshotRef};
 use crate::base::{BaseVersion, PageStore};
 use crate::cache::Cache;
@@ -20,7 +21,7 @@ use crate::layer::LayerCursor;
 use crate::run::{Run, RunMeta, file_name};
 use crate::snapshot::present::Present;
 use crate::snapshot::rows::{self, DeletedRow, SnapshotRow};
-use crate::snapshot::{Layers, Snapshot};
+use crate::snapshot::{Layers, Snapshot, WindowStart, WindowState};
 
 /// How many intervals stay open for the next view of them.
 const OPEN_MAX: usize = 16;
@@ -60,19 +61,23 @@ impl Past {
         Arc::new(Past { disk, directory, local, store, cache, open: Mutex::default() })
     }
 
-    /// A view as of a declared snapshot.
+    /// A view as of a declared snapshot, or of a commit in the window.
     pub fn view(&self, present: &Present, wanted: &SnapshotRef) -> Result<Snapshot> {
         let mut retries = RETRIES;
         loop {
             let now = present.snapshot();
-            let info = self.find(&now, wanted)?;
-            let view = self.view_at(present, &now, info.seq.0);
-            let is_merged = info.seq.0 < now.layers()?.base.seq();
+            let seq = match self.in_window(&now, wanted)? {
+                Some(seq) => seq,
+                None => self.find_to_read(&now, wanted)?.seq.0,
+            };
+            let view = self.view_at(present, &now, seq);
+            let is_merged = seq < now.layers()?.base.seq();
             if !is_merged || !self.is_ahead_of(&now) || retries == 0 {
                 return view;
             }
-            // While this thread looked, what is kept was put together anew. The snapshot may be deleted, and its
-            // pages and files be gone, before or after they were opened: it has to be looked for again.
+            // While this thread looked, what is kept was put together anew. The snapshot may be deleted (the commit
+            // have left the window), and its pages and files be gone, before or after they were opened: it has to be
+            // looked for again.
             retries -= 1;
             std::thread::sleep(RETRY_AFTER);
         }
@@ -86,12 +91,47 @@ impl Past {
     fn view_at(&self, present: &Present, now: &Snapshot, seq: u64) -> Result<Snapshot> {
         let newest = now.layers()?;
         let (version, layers) = if seq >= newest.base.seq() {
-            // Not merged yet: flushes keep what declared snapshots see, so the present's own layers answer.
+            // Not merged yet: flushes keep what declared snapshots and the window see, so the present's own layers
+            // answer.
             (now.version(), newest.clone())
         } else {
             self.layers(present, &newest, seq)?
         };
         Ok(present.snapshot_of(seq, version, layers))
+    }
+
+    /// The commit in the window that is meant, if one is. The layers of a view of now say where the window begins, and
+    /// hold all that it needs, whoever moves it meanwhile.
+    pub fn in_window(&self, now: &Snapshot, wanted: &SnapshotRef) -> Result<Option<u64>> {
+        let Some(WindowState { start, .. }) = now.layers()?.window else { return Ok(None) };
+        match wanted {
+            SnapshotRef::Id(_) | SnapshotRef::Name(_) => Ok(None),
+            SnapshotRef::Seq(seq) => Ok(Some(seq.0).filter(|seq| (start.seq..=now.seq().0).contains(seq))),
+            SnapshotRef::Time(time) => {
+                let time_micros = rows::micros(*time);
+                if time_micros < start.time_micros {
+                    return Ok(None);
+                }
+                let latest = latest_commit(now, time_micros)?.map_or(start.seq, |found| found.seq);
+                // Before the first commit there was nothing to be asked for.
+                Ok(Some(latest.max(start.seq)).filter(|seq| *seq > 0))
+            }
+        }
+    }
+
+    /// What is known of the declared snapshot that is to be read, if it is no commit in the window.
+    pub fn find_to_read(&self, now: &Snapshot, wanted: &SnapshotRef) -> Result<SnapshotInfo> {
+        let window = now.layers()?.window;
+        match (self.find(now, wanted), wanted) {
+            (
+                Err(Error::SnapshotNotFound { deleted: None, .. }),
+                SnapshotRef::Seq(_) | SnapshotRef::Time(_),
+            ) if window.is_some() || matches!(wanted, SnapshotRef::Seq(_)) => {
+                let window = window.map(|window| window.until(now.seq()));
+                Err(Error::OutsideWindow { wanted: wanted.to_string(), window })
+            }
+            (found, _) => found,
+        }
     }
 
     /// What is known of a declared snapshot, as of a view of the present.
@@ -101,7 +141,8 @@ impl Past {
             SnapshotRef::Name(name) => {
                 now.system_row(rows::SNAPSHOT_NAMES, name.as_bytes(), rows::decode_id)?
             }
-            SnapshotRef::Time(time) => latest_before(now, rows::micros(*time))?,
+            SnapshotRef::Time(time) => latest_declared(now, rows::micros(*time))?,
+            SnapshotRef::Seq(seq) => declared_of(now, seq.0)?,
         };
         let row = match id {
             Some(id) => now.system_row(rows::SNAPSHOTS, &id.to_be_bytes(), SnapshotRow::decode)?,
@@ -216,7 +257,8 @@ impl Past {
             interval = before;
         };
         let context = now.context.clone();
-        let layers = Arc::new(Layers { context, memtables: Vec::new(), runs, base, exact_from: 0 });
+        let layers =
+            Arc::new(Layers { context, memtables: Vec::new(), runs, base, exact_from: 0, window: None });
         let version = present.version_of_past(&layers);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         // Under the lock: once another base is published, what this one says may be out of date, and nobody
@@ -270,16 +312,35 @@ impl Past {
 }
 
 /// The id of the last snapshot that was declared at or before a time.
-fn latest_before(now: &Snapshot, time_micros: u64) -> Result<Option<u64>> {
-    let mut cursor = now.layers()?.cursor_under(None, rows::SNAPSHOT_TIMES, now.seq().0);
+fn latest_declared(now: &Snapshot, time_micros: u64) -> Result<Option<u64>> {
+    Ok(latest_before(now, rows::SNAPSHOT_TIMES, time_micros)?.map(|(_, id)| id))
+}
+
+/// The last commit at or before a time whose time was noted.
+pub(crate) fn latest_commit(now: &Snapshot, time_micros: u64) -> Result<Option<WindowStart>> {
+    let latest = latest_before(now, rows::COMMIT_TIMES, time_micros)?;
+    Ok(latest.map(|(time_micros, seq)| WindowStart { seq, time_micros }))
+}
+
+/// Of a table whose keys are times and numbers the last one at or before a time.
+fn latest_before(now: &Snapshot, table: u32, time_micros: u64) -> Result<Option<(u64, u64)>> {
+    let mut cursor = now.layers()?.cursor_under(None, table, now.seq().0);
     match time_micros.checked_add(1) {
         Some(end) => cursor.seek_before(Some(&rows::time_key(end, 0)))?,
         None => cursor.seek_before(None)?,
     }
     cursor.skip_deleted()?;
     let Some(key) = cursor.key() else { return Ok(None) };
-    let id = key.get(8..).and_then(rows::decode_id);
-    id.map(Some).ok_or_else(|| now.bad_row("snapshot time", &key.escape_ascii().to_string()))
+    let decoded = rows::decode_time_key(key);
+    decoded.map(Some).ok_or_else(|| now.bad_row("time", &key.escape_ascii().to_string()))
+}
+
+/// The id of the snapshot that was declared of a commit.
+fn declared_of(now: &Snapshot, seq: u64) -> Result<Option<u64>> {
+    let mut list = Declared::new(now.clone())?;
+    let Some(last) = list.at_or_before(u64::MAX)?.filter(|last| last.seq >= seq) else { return Ok(None) };
+    let first = list.first_since(seq, last)?;
+    Ok((first.seq == seq).then_some(first.id))
 }
 
 fn info(id: u64, row: SnapshotRow, holders: Vec<String>) -> SnapshotInfo {

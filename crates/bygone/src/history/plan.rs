@@ -5,6 +5,7 @@
 //! written, even with a snapshot after every commit, and near the changed pages for rare ones. May call:
 //! nothing.
 
+use super::visibility::Needed;
 use crate::codec::Reader;
 
 /// A past read asks each run of a chain: no chain gets longer than this.
@@ -32,8 +33,8 @@ impl Chain {
 /// What one merge is to keep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// The declared snapshots in the merged interval; if there are none, nothing is kept.
-    pub needed: Vec<u64>,
+    /// The states in the merged interval that are needed; if there are none, nothing is kept.
+    pub needed: Needed,
     /// The base that the merge begins with becomes a key frame.
     pub keep_base: bool,
     /// The history run also gets every key's newest version, so that the next interval may lean on it in
@@ -44,7 +45,7 @@ pub(crate) struct Plan {
 impl Plan {
     /// Plans the merge of `[from, to)`. `pinned_bytes` is what keeping the base is expected to cost: the
     /// pages that merges rewrite.
-    pub fn new(needed: Vec<u64>, from: u64, to: u64, chain: Chain, pinned_bytes: u64) -> Plan {
+    pub fn new(needed: Needed, from: u64, to: u64, chain: Chain, pinned_bytes: u64) -> Plan {
         let Some(last) = needed.last() else {
             return Plan { needed, keep_base: false, include_end: false };
         };
@@ -72,24 +73,35 @@ mod tests {
 
     #[test]
     fn without_snapshots_nothing_is_kept() {
-        let plan = Plan::new(vec![], 0, 100, Chain { length: 1, bytes: 5 }, 1000);
+        let plan = Plan::new(Needed::default(), 0, 100, Chain { length: 1, bytes: 5 }, 1000);
         assert!(!plan.keep_base && !plan.include_end);
         assert_eq!(plan.chain_after(Chain { length: 1, bytes: 5 }, 0), Chain::default());
     }
 
     #[test]
     fn a_rare_snapshot_keeps_the_base_and_a_small_delta() {
-        let plan = Plan::new(vec![10], 0, 100, Chain::default(), 1000);
+        let plan = Plan::new(vec![10].into(), 0, 100, Chain::default(), 1000);
         assert!(plan.keep_base && !plan.include_end);
     }
 
     #[test]
     fn snapshots_all_along_share_key_frames() {
+        share_key_frames(|from, to| (from..to).collect::<Vec<_>>().into());
+    }
+
+    #[test]
+    fn a_window_shares_key_frames() {
+        share_key_frames(|from, to| Needed::new(vec![], from..to));
+        let plan = Plan::new(Needed::new(vec![], 97..100), 0, 100, Chain::default(), 1000);
+        assert!(plan.keep_base && plan.include_end, "the next merge leans on a window that begins late");
+    }
+
+    fn share_key_frames(needed: impl Fn(u64, u64) -> Needed) {
         let mut chain = Chain::default();
         let (mut frames, mut delta_bytes) = (0, 0);
         for merge in 0..100u64 {
             let (from, to) = (merge * 100, merge * 100 + 100);
-            let plan = Plan::new((from..to).collect(), from, to, chain, 1000);
+            let plan = Plan::new(needed(from, to), from, to, chain, 1000);
             frames += u64::from(plan.keep_base);
             delta_bytes += 300;
             chain = plan.chain_after(chain, 300);

@@ -1,16 +1,18 @@
 //! What deletions make superfluous, and what is put together.
 //!
-//! Owns: the choice of what to remove and what to make anew. Promises: nothing goes that a living snapshot is
-//! read through; what is made anew had at least as many snapshots deleted as live, so that a deletion's cost is
-//! in proportion to what only the deleted needed, or is a chain that has ended, which is put together once. May
-//! call: nothing.
+//! Owns: the choice of what to remove and what to make anew. Promises: nothing goes that a living snapshot, or a
+//! commit of the window, is read through; what is made anew had at least as many snapshots deleted as live, so that a
+//! deletion's cost is in proportion to what only the deleted needed, or is a chain that has ended, which is put
+//! together once. May call: `visibility`.
 //!
 //! A *chain* is an interval with a key frame and those behind it that lean on it. A snapshot is read through its
 //! own interval and all before it in the chain. So a chain without living snapshots goes as a whole, with its key
 //! frame; of another its end goes, behind the last interval that has a living snapshot. Once a chain has ended,
-//! because there is a later key frame, its intervals become one: a past read then asks one run.
+//! because there is a later key frame, its intervals become one: a past read then asks one run. The commits of the
+//! window count like snapshots, also when they leave it.
 
 use super::Interval;
+use super::visibility::Needed;
 
 /// What is kept of one merged interval: the row's key, and the row.
 pub(crate) type Kept = (u64, Interval);
@@ -25,7 +27,7 @@ pub(crate) enum Fate {
     /// Its first so many intervals stay.
     EndsAfter(usize),
     /// Its first so many intervals become one, with a run for just these snapshots.
-    Rewritten { intervals: usize, needed: Vec<u64> },
+    Rewritten { intervals: usize, needed: Needed },
 }
 
 /// One chain of the intervals, and its fate.
@@ -35,26 +37,23 @@ pub(crate) struct Chain<'a> {
     pub fate: Fate,
 }
 
-/// Decides over all intervals, oldest first, given the sequence numbers of the living snapshots, ascending.
-pub(crate) fn plan<'a>(intervals: &'a [Kept], living: &[u64]) -> Vec<Chain<'a>> {
+/// Decides over all intervals, oldest first, given the states that are needed.
+pub(crate) fn plan<'a>(intervals: &'a [Kept], living: &Needed) -> Vec<Chain<'a>> {
     let chains: Vec<_> = intervals.chunk_by(|_, (_, next)| next.key_frame.is_none()).collect();
     let last = chains.len().saturating_sub(1);
     let chains = chains.into_iter().enumerate();
     chains.map(|(i, chain)| Chain { intervals: chain, fate: fate(chain, living, i < last) }).collect()
 }
 
-fn fate(chain: &[Kept], living: &[u64], has_ended: bool) -> Fate {
-    let within = |from: u64, to: u64| {
-        &living[living.partition_point(|seq| *seq < from)..living.partition_point(|seq| *seq < to)]
-    };
-    let last = chain.iter().rposition(|(end, interval)| !within(interval.from, *end).is_empty());
+fn fate(chain: &[Kept], living: &Needed, has_ended: bool) -> Fate {
+    let last = chain.iter().rposition(|(end, interval)| living.has_any_within(interval.from, *end));
     let Some(last) = last else { return Fate::Goes };
     let staying = &chain[..=last];
     let made_for: u64 = staying.iter().map(|(_, interval)| interval.snapshots).sum();
-    let needed = within(staying[0].1.from, staying[last].0);
+    let needed = living.within(staying[0].1.from, staying[last].0);
     let has_runs = staying.iter().any(|(_, interval)| interval.run.is_some());
-    if has_runs && (needed.len() as u64 * 2 <= made_for || (has_ended && staying.len() > 1)) {
-        Fate::Rewritten { intervals: staying.len(), needed: needed.to_vec() }
+    if has_runs && (needed.count() * 2 <= made_for || (has_ended && staying.len() > 1)) {
+        Fate::Rewritten { intervals: staying.len(), needed }
     } else if staying.len() < chain.len() {
         Fate::EndsAfter(staying.len())
     } else {
@@ -86,25 +85,25 @@ mod tests {
     }
 
     fn fates(living: &[u64]) -> Vec<Fate> {
-        plan(&intervals(), living).into_iter().map(|chain| chain.fate).collect()
+        plan(&intervals(), &living.to_vec().into()).into_iter().map(|chain| chain.fate).collect()
     }
 
     /// The fate of the first chain as long as there is no other.
     fn open_fate(living: &[u64]) -> Fate {
-        plan(&intervals()[..3], living).remove(0).fate
+        plan(&intervals()[..3], &living.to_vec().into()).remove(0).fate
     }
 
     #[test]
     fn where_all_live_all_stays_until_the_chain_has_ended() {
         let living = [1, 2, 3, 4, 11, 12, 13, 14, 21, 22, 23, 24, 31, 32];
         assert_eq!(open_fate(&living), Fate::Stays);
-        let together = Fate::Rewritten { intervals: 3, needed: living[..12].to_vec() };
+        let together = Fate::Rewritten { intervals: 3, needed: living[..12].to_vec().into() };
         assert_eq!(fates(&living), [together, Fate::Stays]);
     }
 
     #[test]
     fn a_chain_of_one_interval_is_together() {
-        assert_eq!(plan(&intervals()[2..], &[21, 22, 23, 31, 32])[0].fate, Fate::Stays);
+        assert_eq!(plan(&intervals()[2..], &vec![21, 22, 23, 31, 32].into())[0].fate, Fate::Stays);
     }
 
     #[test]
@@ -121,11 +120,28 @@ mod tests {
 
     #[test]
     fn where_half_are_deleted_a_run_for_the_others_is_made() {
-        let rewritten = Fate::Rewritten { intervals: 3, needed: vec![2, 12, 22, 23] };
+        let rewritten = Fate::Rewritten { intervals: 3, needed: vec![2, 12, 22, 23].into() };
         assert_eq!(
             fates(&[2, 12, 22, 23, 31]),
-            [rewritten, Fate::Rewritten { intervals: 1, needed: vec![31] }]
+            [rewritten, Fate::Rewritten { intervals: 1, needed: vec![31].into() }]
         );
+    }
+
+    #[test]
+    fn a_window_keeps_what_it_reaches_and_lets_go_what_it_leaves() {
+        let fate = |first: u64, snapshots: u64| {
+            let chain = [interval(0, 10, true, snapshots), interval(10, 20, false, snapshots)];
+            plan(&chain, &Needed::new(vec![3], first..50)).remove(0).fate
+        };
+        assert_eq!(fate(0, 10), Fate::Stays);
+        assert_eq!(fate(5, 10), Fate::Stays);
+        let rewritten = Fate::Rewritten { intervals: 2, needed: Needed::new(vec![3], 12..20) };
+        assert_eq!(fate(12, 10), rewritten, "half is gone");
+        let rewritten = Fate::Rewritten { intervals: 1, needed: Needed::new(vec![3], 0..0) };
+        assert_eq!(fate(20, 10), rewritten, "only what was declared stays");
+        let all = intervals();
+        let chains = plan(&all, &Needed::new(vec![], 40..50));
+        assert!(chains.iter().all(|chain| chain.fate == Fate::Goes));
     }
 
     #[test]

@@ -106,7 +106,8 @@ impl Retention {
     }
 
     /// Deletes the oldest snapshots until what only the past needs takes at most so many bytes on disk. Goes by
-    /// stretches of neighbouring snapshots that share what is kept for them.
+    /// stretches of neighbouring snapshots that share what is kept for them. What the
+    /// [window](crate::Options::window) needs does not count, and its snapshots stay.
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.max_bytes = Some(bytes);
         self

@@ -5,14 +5,16 @@
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::cursor::MergeCursor;
-use super::rows::FIRST_TABLE;
+use super::rows::{self, FIRST_TABLE};
 use super::scans::Scans;
 use super::since::Since;
 use super::table::TableDirectory;
 use crate::base::BaseVersion;
 use crate::error::{Error, Result};
+use crate::ids::{Seq, Window};
 use crate::layer::{HashedKey, LayerCursor, Lookup};
 use crate::memtable::Memtable;
 use crate::run::Run;
@@ -41,6 +43,42 @@ pub(crate) struct Layers {
     /// This stack is exact for every sequence number from here on, and for the declared snapshots. Flushes
     /// and merges drop versions that only other, older numbers could see.
     pub exact_from: u64,
+    /// Also for every number from here on. Whoever drops versions does so by a start that was published here
+    /// before: so a view whose layers have an earlier one has all that it needs.
+    pub window: Option<WindowState>,
+}
+
+/// The continuous window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WindowState {
+    /// For how long a commit is kept at least; never 0.
+    pub length_micros: u64,
+    pub start: WindowStart,
+}
+
+impl WindowState {
+    /// The same, beginning here, or later if it does so already: it never goes back.
+    pub fn beginning_at(self, start: WindowStart) -> WindowState {
+        if start.seq > self.start.seq { WindowState { start, ..self } } else { self }
+    }
+
+    pub fn until(self, last: Seq) -> Window {
+        Window {
+            length: Duration::from_micros(self.length_micros),
+            first: Seq(self.start.seq),
+            since: rows::time(self.start.time_micros),
+            last,
+        }
+    }
+}
+
+/// Where it begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct WindowStart {
+    /// The first commit of it.
+    pub seq: u64,
+    /// When that was made.
+    pub time_micros: u64,
 }
 
 impl Layers {
@@ -77,6 +115,12 @@ impl Layers {
         Layers { memtables: self.memtables.clone(), runs, exact_from, ..self.shallow() }
     }
 
+    /// The same stack, with the window beginning here, or later if it does so already.
+    pub fn with_window_from(&self, start: WindowStart) -> Layers {
+        let window = self.window.map(|window| window.beginning_at(start));
+        Layers { memtables: self.memtables.clone(), runs: self.runs.clone(), window, ..self.shallow() }
+    }
+
     pub fn bad_row(&self, kind: &str, key: &str) -> Error {
         let reason = format!("the row of {kind} {key:?} cannot be read");
         Error::corruption(self.base.store().path(), 0, reason)
@@ -89,6 +133,7 @@ impl Layers {
             runs: Vec::new(),
             base: self.base.clone(),
             exact_from: self.exact_from,
+            window: self.window,
         }
     }
 

@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 pub(crate) use cursor::MergeCursor;
 pub use diff::{Change, Diff};
-pub(crate) use layers::{Context, Layers};
+pub(crate) use layers::{Context, Layers, WindowStart, WindowState};
 pub use range::Range;
 pub(crate) use range::{Top, owned_bounds};
 pub use table::Table;

@@ -28,6 +28,9 @@ pub(crate) const HOLDS: u32 = 6;
 /// A database's id and the id of a snapshot there (both big-endian) to the id of the snapshot here that it was
 /// received as (big-endian).
 pub(crate) const RECEIVED: u32 = 7;
+/// Of each commit while there is a window: its time in microseconds since 1970 and its number (both big-endian) to
+/// nothing.
+pub(crate) const COMMIT_TIMES: u32 = 8;
 /// The first id of an application's table.
 pub(crate) const FIRST_TABLE: u32 = 16;
 
@@ -129,6 +132,11 @@ pub(crate) fn time_key(time_micros: u64, id: u64) -> [u8; 16] {
     key[..8].copy_from_slice(&time_micros.to_be_bytes());
     key[8..].copy_from_slice(&id.to_be_bytes());
     key
+}
+
+pub(crate) fn decode_time_key(key: &[u8]) -> Option<(u64, u64)> {
+    let (time, id) = key.split_first_chunk::<8>()?;
+    Some((u64::from_be_bytes(*time), decode_id(id)?))
 }
 
 pub(crate) fn received_key(database_id: u64, id: u64) -> [u8; 16] {

@@ -29,7 +29,7 @@ const RUN_PART_STOP: f64 = 1.0;
 /// A base that is smaller than this many memtables counts as so large: as long as there is little data, there
 /// is little to bound, and each merge that writers wait for rewrites much of the base for few records. Where
 /// somebody scans, many runs cost more than that, and writers wait sooner.
-const BASE_MEMTABLES_MIN: u64 = 16;
+const BASE_MEMTABLES_MIN: u64 = 8;
 const BASE_MEMTABLES_MIN_SCANNED: u64 = 4;
 
 /// The delay at full pressure, in nanoseconds for each byte committed: about 5 MB/s.

@@ -81,6 +81,8 @@ pub(crate) struct Committer {
     pub present: Arc<Present>,
     pub backlog: Arc<Backlog>,
     pub wal: Arc<Wal>,
+    /// There is a window: each commit notes its time.
+    notes_times: bool,
     /// Raised when a log segment was used up, and when the active memtable is half full.
     standby_wanted: Arc<Signal>,
     pub running: Running,
@@ -144,6 +146,8 @@ pub(crate) struct Start {
     pub active: Arc<Memtable>,
     /// The numbers of the declared snapshots that are not merged yet, ascending.
     pub declared: Vec<u64>,
+    /// Whether each commit notes its time.
+    pub notes_times: bool,
 }
 
 /// One log record's commits.
@@ -190,6 +194,7 @@ impl Committer {
             present,
             backlog,
             wal,
+            notes_times: start.notes_times,
             standby_wanted,
             running: Running::default(),
             queue: CommitQueue::default(),
@@ -218,8 +223,9 @@ impl Committer {
     /// Commits; returns when the commit is visible, and durable if it asked for that, and when the backlog
     /// lets the writer go on. It waits behind its commit and not before it, because until then it holds a
     /// view, and a merge can't use the pages again that a view may read.
-    pub fn commit(&self, request: Request) -> Result<Committed> {
+    pub fn commit(&self, mut request: Request) -> Result<Committed> {
         self.health.check()?;
+        request.marks.notes_time = self.notes_times;
         let encoded = record::encode(&request.marks, &request.writes);
         record::check_size("a commit", encoded.len(), COMMIT_BYTES_MAX)?;
         let bytes = encoded.len();

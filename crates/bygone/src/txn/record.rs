@@ -2,15 +2,15 @@
 //!
 //! Owns: the bytes of a commit record, and what a commit does besides writing application records (declaring
 //! a snapshot, deleting or holding some, making or dropping a table). Promises: commit and recovery derive the
-//! very same records from it, because both go through [`system_records`]. May call: `codec`, `memtable`,
+//! very same records from it, because both go through [`insert_system_records`]. May call: `codec`, `memtable`,
 //! the system tables' rows.
 //!
 //! Layout: flags (u8), time in microseconds since 1970 (u64), id of the declared snapshot (u64, 0 for none):
 //! fixed in size, because the leader fills them in after the rest was encoded. Then, as the flags say: the
 //! snapshot's name and metadata; the created table's id and name; the dropped table's name; the deletion's
-//! rule, its count of snapshots, and id, number and time of each; the hold's snapshot id and holder. Then the
-//! writes: for each table its id and count, for each write the key's length, the key, the value's length plus
-//! one (0 is a deletion), the value. Lengths, ids and counts are varints.
+//! rule, its count of snapshots, and id, number and time of each; the hold's snapshot id and holder. That a commit's
+//! time is noted takes its flag alone. Then the writes: for each table its id and count, for each write the key's
+//! length, the key, the value's length plus one (0 is a deletion), the value. Lengths, ids and counts are varints.
 
 use super::write_set::Writes;
 use crate::codec::{Reader, put_varint};
@@ -25,6 +25,7 @@ const DROPS_TABLE: u8 = 4;
 const DELETES_SNAPSHOTS: u8 = 8;
 const HOLDS_SNAPSHOT: u8 = 16;
 const LETS_SNAPSHOT_GO: u8 = 32;
+const NOTES_TIME: u8 = 64;
 /// Of each of these groups a commit has one flag at most.
 const TABLE_CHANGES: u8 = CREATES_TABLE | DROPS_TABLE;
 const SNAPSHOT_CHANGES: u8 = DELETES_SNAPSHOTS | HOLDS_SNAPSHOT | LETS_SNAPSHOT_GO;
@@ -68,6 +69,8 @@ pub(crate) struct Marks {
     pub declaration: Option<Declaration>,
     pub table_change: Option<TableChange>,
     pub snapshot_change: Option<SnapshotChange>,
+    /// The commit can be found by its time: there is a window.
+    pub notes_time: bool,
 }
 
 impl Marks {
@@ -90,6 +93,9 @@ pub(crate) struct Place {
 pub(crate) fn encode(marks: &Marks, writes: &Writes) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEADER_BYTES + 64 + writes.bytes() + 8 * writes.count());
     out.resize(HEADER_BYTES, 0);
+    if marks.notes_time {
+        out[0] |= NOTES_TIME;
+    }
     if let Some(declaration) = &marks.declaration {
         out[0] |= DECLARES_SNAPSHOT;
         rows::encode_name(&mut out, declaration.name.as_deref());
@@ -175,7 +181,7 @@ pub(crate) fn decode(seq: u64, bytes: &[u8]) -> Option<Commit<'_>> {
     let mut reader = Reader::new(bytes);
     let flags = reader.u8()?;
     let place = Place { seq, time_micros: reader.u64()?, snapshot_id: reader.u64()? };
-    let mut marks = Marks::default();
+    let mut marks = Marks { notes_time: flags & NOTES_TIME != 0, ..Marks::default() };
     if flags & DECLARES_SNAPSHOT != 0 {
         let name = rows::decode_name(&mut reader)?;
         let count = reader.length(METADATA_BYTES_MAX)?;
@@ -184,7 +190,7 @@ pub(crate) fn decode(seq: u64, bytes: &[u8]) -> Option<Commit<'_>> {
     if marks.declaration.is_some() != (place.snapshot_id != 0) {
         return None;
     }
-    if flags & !(DECLARES_SNAPSHOT | TABLE_CHANGES | SNAPSHOT_CHANGES) != 0 {
+    if flags & !(DECLARES_SNAPSHOT | TABLE_CHANGES | SNAPSHOT_CHANGES | NOTES_TIME) != 0 {
         return None;
     }
     match flags & TABLE_CHANGES {
@@ -236,6 +242,12 @@ pub(crate) fn decode(seq: u64, bytes: &[u8]) -> Option<Commit<'_>> {
 
 /// Inserts the rows that a commit's marks stand for; recovery does the same.
 pub(crate) fn insert_system_records(memtable: &Memtable, marks: &Marks, place: Place, hash_seed: u64) {
+    if marks.notes_time {
+        // Every commit comes here while there is a window, mostly with nothing else: so without allocating.
+        let key = rows::time_key(place.time_micros, place.seq);
+        let key = HashedKey::new(rows::COMMIT_TIMES, &key, hash_seed);
+        memtable.insert_batch(place.seq, [(key, Some(&[][..]))]);
+    }
     let records = system_records(marks, place);
     if records.is_empty() {
         return;
@@ -248,7 +260,7 @@ pub(crate) fn insert_system_records(memtable: &Memtable, marks: &Marks, place: P
 /// Table, key and value of a record in a system table.
 type SystemRecord = (u32, Vec<u8>, Option<Vec<u8>>);
 
-/// The records that a commit's marks stand for: rows of the system tables.
+/// The records that a commit's marks stand for: rows of the system tables, but for that of its time.
 pub(crate) fn system_records(marks: &Marks, place: Place) -> Vec<SystemRecord> {
     let mut records = Vec::new();
     match &marks.table_change {
@@ -338,6 +350,7 @@ mod tests {
                 rule: "too old".into(),
                 snapshots: vec![doomed(3), doomed(4), doomed(9)],
             }),
+            notes_time: true,
         };
         let mut writes = WriteSet::default();
         writes.put(16, b"a", Some(b"1"));

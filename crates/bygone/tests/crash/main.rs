@@ -10,3 +10,4 @@ mod creation;
 mod killed;
 mod power;
 mod steps;
+mod window;

@@ -14,7 +14,7 @@ use crate::support::{Model, PATH, Random, check, check_open, full, open, options
 const STEPS: u64 = 130;
 
 /// A workload from an empty disk, cut at its `crash_at`-th operation. Answers whether it came to its end.
-fn run(seed: u64, crash_at: Option<u64>, options: &Options) -> (SimDisk, Model, bool) {
+pub fn run(seed: u64, crash_at: Option<u64>, options: &Options) -> (SimDisk, Model, bool) {
     let disk = SimDisk::new();
     if let Some(n) = crash_at {
         disk.crash_at(n);
@@ -33,7 +33,7 @@ fn run(seed: u64, crash_at: Option<u64>, options: &Options) -> (SimDisk, Model, 
 }
 
 /// Everything that must hold of one state that a power cut left.
-fn check_image(image: &SimDisk, model: &Model, seed: u64, context: &str) {
+pub fn check_image(image: &SimDisk, model: &Model, seed: u64, context: &str) {
     // A copy, because opening changes the disk.
     let whole = image.crash_image(1);
     let (db, seq) = check(&whole, model, context);

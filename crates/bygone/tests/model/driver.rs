@@ -15,6 +15,7 @@ use crate::compare::{WAYS, Way, same, same_record};
 use crate::model::{Declared, Handle, Meaning, Model, Pending, State};
 use crate::place::{Place, open};
 use crate::random::{Random, borrowed, contains};
+use crate::window::Window;
 
 /// A transaction of the engine and its image in the model.
 pub struct Open {
@@ -44,18 +45,19 @@ pub struct Driver {
     held: Vec<(Snapshot, State)>,
     ranges: Vec<HeldRange>,
     names: u64,
+    pub window: Window,
 }
 
 const TABLE_NAMES: [&str; 4] = ["accounts", "a", "zebra", "äußerst"];
 
 impl Driver {
-    pub fn new(seed: u64, place: Place, background: bool, split: bool) -> Driver {
+    pub fn new(seed: u64, place: Place, background: bool, split: bool, window: Window) -> Driver {
         if let Place::Sim(disk) = &place {
             bygone::io::Disk::create_dir_all(disk, Path::new("/db")).unwrap();
         }
         Driver {
             random: Random::new(seed),
-            db: open(&place, background, split.then_some(0)),
+            db: open(&place, background, split.then_some(0), window.first_length()),
             place,
             background,
             split,
@@ -67,6 +69,7 @@ impl Driver {
             held: Vec::new(),
             ranges: Vec::new(),
             names: 0,
+            window,
         }
     }
 
@@ -82,7 +85,8 @@ impl Driver {
             664..676 => self.history_of_a_key(),
             676..680 => self.export_a_state(),
             680..705 => self.scan_now(),
-            705..775 => self.read_the_past(),
+            705..765 => self.read_the_past(),
+            765..775 => self.read_the_window(),
             775..800 => self.snapshot_now(),
             800..805 => self.forget(),
             805..809 => self.restore(),
@@ -112,6 +116,7 @@ impl Driver {
         for (snapshot, state) in &self.held {
             same(snapshot, state, *self.random.pick(&WAYS)).unwrap();
         }
+        self.check_window(50);
         let report = self.db.verify().unwrap();
         assert!(report.bases > 0);
     }
@@ -387,8 +392,15 @@ impl Driver {
         let before = self.model.now.clone();
         let newest = self.model.declared.last().filter(|newest| newest.state.seq == before.seq);
         let declared_already = newest.map(|newest| newest.id);
-        let restored = self.db.restore(id).unwrap();
-        self.model.restore(index);
+        let then = self.model.declared[index].state.clone();
+        let undeclared = self.undeclared().filter(|_| self.random.percent(50));
+        let (restored, state) = match undeclared.map(|(seq, state)| (self.db.restore(seq), state)) {
+            // It has left the window meanwhile.
+            None | Some((Err(Error::OutsideWindow { .. }), _)) => (self.db.restore(id), then),
+            Some(restored) => restored,
+        };
+        let restored = restored.unwrap();
+        self.model.restore(&state);
         assert_eq!(u64::from(restored.seq), self.model.now.seq);
         let info = self.db.snapshot_info(restored.before).unwrap();
         if declared_already.is_none() {
@@ -419,7 +431,11 @@ impl Driver {
                 // Several may have been declared in one microsecond: the last of them counts.
                 // If that one is deleted, this one answers for the time.
                 index = self.model.declared.partition_point(|other| other.time <= time) - 1;
-                SnapshotRef::from(time)
+                // A time in the window means a commit, declared or not: the list has it otherwise.
+                match self.db.window() {
+                    None => SnapshotRef::from(time),
+                    Some(_) => self.db.snapshot_info(time).unwrap().id.into(),
+                }
             }
             _ => SnapshotRef::from(declared.id),
         };
@@ -503,7 +519,11 @@ impl Driver {
         assert!(matches!(self.db.as_of("no such name"), Err(Error::SnapshotNotFound { .. })));
         let next = bygone::SnapshotId::from(self.model.declared_ever + 1);
         assert!(matches!(self.db.as_of(next), Err(Error::SnapshotNotFound { .. })));
-        assert!(matches!(self.db.as_of(SystemTime::UNIX_EPOCH), Err(Error::SnapshotNotFound { .. })));
+        let ancient = self.db.as_of(SystemTime::UNIX_EPOCH);
+        match self.window.is_on() {
+            false => assert!(matches!(ancient, Err(Error::SnapshotNotFound { .. }))),
+            true => assert!(matches!(ancient, Err(Error::OutsideWindow { .. }))),
+        }
     }
 
     fn check_figures(&mut self) {
@@ -524,7 +544,8 @@ impl Driver {
         {
             // What is held of the old session goes on reading the old disk.
             *disk = disk.killed_image();
-            self.db = open(&self.place, self.background, None);
+            let length = self.window.next_length(&mut self.random);
+            self.db = open(&self.place, self.background, None, length);
         } else {
             // Held snapshots keep the database's lock.
             self.held.clear();
@@ -536,7 +557,8 @@ impl Driver {
                 self.place.move_history(self.moves);
                 self.moves += 1;
             }
-            self.db = open(&self.place, self.background, moved.then_some(self.moves));
+            let length = self.window.next_length(&mut self.random);
+            self.db = open(&self.place, self.background, moved.then_some(self.moves), length);
         }
         self.check_all();
         self.look_at_the_list();

@@ -12,6 +12,7 @@ mod past;
 mod place;
 mod random;
 mod transactions;
+mod window;
 
 use std::sync::Arc;
 
@@ -19,6 +20,7 @@ use bygone::io::SimDisk;
 use compare::{WAYS, same};
 use driver::Driver;
 use place::Place;
+use window::Window;
 
 const STEPS: u64 = 3000;
 
@@ -45,13 +47,14 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 fn run(test: &'static str, background: bool, seeds: std::ops::Range<u64>, place: fn() -> Place) {
-    run_as(test, background, false, seeds, place);
+    run_as(test, background, false, Window::Never, seeds, place);
 }
 
 fn run_as(
     test: &'static str,
     background: bool,
     split: bool,
+    window: Window,
     seeds: std::ops::Range<u64>,
     place: fn() -> Place,
 ) {
@@ -63,12 +66,13 @@ fn run_as(
     let steps = number("BYGONE_STEPS").unwrap_or(STEPS);
     for seed in seeds {
         let mut repeat = Repeat { test, seed, step: 0 };
-        let mut driver = Driver::new(seed, place(), background, split);
+        let mut driver = Driver::new(seed, place(), background, split, window.clone());
         for step in 0..steps {
             repeat.step = step;
             driver.step();
         }
         driver.check_all();
+        driver.check_window(usize::MAX);
         driver.reopen();
     }
 }
@@ -93,17 +97,17 @@ fn simulated_disk_with_threads() {
 
 #[test]
 fn split_without_threads() {
-    run_as("split_without_threads", false, true, 500..503, simulated);
+    run_as("split_without_threads", false, true, Window::Never, 500..503, simulated);
 }
 
 #[test]
 fn split_with_threads() {
-    run_as("split_with_threads", true, true, 600..602, simulated);
+    run_as("split_with_threads", true, true, Window::Never, 600..602, simulated);
 }
 
 #[test]
 fn split_on_the_real_disk() {
-    run_as("split_on_the_real_disk", true, true, 700..701, real);
+    run_as("split_on_the_real_disk", true, true, Window::Never, 700..701, real);
 }
 
 #[test]
@@ -116,11 +120,36 @@ fn real_disk_with_threads() {
     run("real_disk_with_threads", true, 400..402, real);
 }
 
+#[test]
+fn a_window_without_threads() {
+    run_as("a_window_without_threads", false, false, Window::always(), 800..802, simulated);
+}
+
+#[test]
+fn a_window_with_threads() {
+    run_as("a_window_with_threads", true, false, Window::always(), 900..901, simulated);
+}
+
+#[test]
+fn a_window_split() {
+    run_as("a_window_split", true, true, Window::always(), 1000..1001, simulated);
+}
+
+#[test]
+fn windows_that_move_and_end() {
+    run_as("windows_that_move_and_end", false, false, Window::changing(), 1100..1103, simulated);
+}
+
+#[test]
+fn windows_that_move_and_end_with_threads() {
+    run_as("windows_that_move_and_end_with_threads", true, true, Window::changing(), 1200..1202, simulated);
+}
+
 /// The test of the test: a single record that is lost, old, or too many in a single snapshot is noticed,
 /// whichever way it is read.
 #[test]
 fn one_wrong_record_in_one_old_snapshot_is_noticed() {
-    let mut driver = Driver::new(1, simulated(), false, false);
+    let mut driver = Driver::new(1, simulated(), false, false, Window::Never);
     for _ in 0..800 {
         driver.step();
     }

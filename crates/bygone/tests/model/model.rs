@@ -129,6 +129,8 @@ impl Verdict {
 #[derive(Default)]
 pub struct Model {
     pub now: State,
+    /// Every state before that, by its number.
+    pub states: Vec<State>,
     /// Those that live, by id.
     pub declared: Vec<Declared>,
     pub declared_ever: u64,
@@ -202,9 +204,22 @@ impl Model {
 
     /// A commit that changes no record.
     pub fn begin_commit(&mut self) -> u64 {
+        self.keep_state();
         self.commits.push(Vec::new());
         self.now.seq += 1;
         self.now.seq
+    }
+
+    /// Once for each state, before it changes.
+    fn keep_state(&mut self) {
+        if self.states.len() as u64 == self.now.seq {
+            self.states.push(self.now.clone());
+        }
+    }
+
+    /// The state behind a commit.
+    pub fn state(&self, seq: u64) -> &State {
+        self.states.get(seq as usize).unwrap_or(&self.now)
     }
 
     pub fn commit(&mut self, writes: &Writes) {
@@ -223,9 +238,10 @@ impl Model {
         }
     }
 
-    /// The present becomes the state of a declared snapshot.
-    pub fn restore(&mut self, index: usize) {
-        let then = self.declared[index].state.tables.clone();
+    /// The present becomes an earlier state.
+    pub fn restore(&mut self, to: &State) {
+        self.keep_state();
+        let then = to.tables.clone();
         let now = std::mem::take(&mut self.now.tables);
         let seq = self.begin_commit();
         self.restored = seq;

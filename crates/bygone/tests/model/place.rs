@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bygone::io::{Disk, SimDisk};
 use bygone::{Db, Durability, Options};
@@ -15,8 +16,8 @@ pub enum Place {
     Sim(SimDisk),
 }
 
-/// `history` is the number of the history directory, if it has to be named.
-pub fn open(place: &Place, background: bool, history: Option<u64>) -> Db {
+/// `history` is the number of the history directory, and `window` the length of the window, if they have to be named.
+pub fn open(place: &Place, background: bool, history: Option<u64>, window: Option<Duration>) -> Db {
     let mut options = Options::new()
         .memtable_bytes(64 << 10)
         .log_segment_bytes(64 << 10)
@@ -24,6 +25,9 @@ pub fn open(place: &Place, background: bool, history: Option<u64>) -> Db {
         .durability(Durability::Buffered)
         .archive_segment_bytes(64 << 10)
         .background(background);
+    if let Some(length) = window {
+        options = options.window(length);
+    }
     if let Some(number) = history {
         options = options.history_dir(place.history(number));
     }

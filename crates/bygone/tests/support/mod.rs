@@ -16,7 +16,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use bygone::io::SimDisk;
-use bygone::{Db, Durability, Error, Options, Result, Snapshot};
+use bygone::{Db, Durability, Error, Options, Result, Seq, Snapshot};
 
 /// Where the simulated databases live.
 pub const PATH: &str = "db";
@@ -162,6 +162,11 @@ pub fn options() -> Options {
     Options::new().memtable_bytes(64 << 10).log_segment_bytes(64 << 10).cache_bytes(1 << 20).background(false)
 }
 
+/// The same with a window that nothing leaves while a test runs.
+pub fn windowed_options() -> Options {
+    options().window(Duration::from_secs(100_000))
+}
+
 /// The same with the past split from the present.
 pub fn split_options() -> Options {
     options().history_dir(HISTORY).archive_segment_bytes(64 << 10)
@@ -220,6 +225,7 @@ pub fn compare(db: &Db, model: &Model, context: &str) -> Result<u64> {
             assert_eq!(u64::from(db.as_of(name.as_str())?.seq()), *seq, "{place} by its name {name:?}");
         }
     }
+    compare_window(db, model, context)?;
     for later in model.declared.iter().filter(|declared| !declared.lives_at(seq)) {
         let by_name = later.name.as_deref().map(|name| db.as_of(name));
         let by_id = db.as_of(bygone::SnapshotId::from(later.id));
@@ -237,6 +243,32 @@ pub fn compare(db: &Db, model: &Model, context: &str) -> Result<u64> {
         }
     }
     Ok(seq)
+}
+
+/// Every commit of the window, if there is one, and the one before it.
+fn compare_window(db: &Db, model: &Model, context: &str) -> Result<()> {
+    let Some(window) = db.window() else { return Ok(()) };
+    let (first, last) = (u64::from(window.first), u64::from(window.last));
+    for seq in first..=last {
+        let place = format!("{context}: commit {seq} of the window {first} to {last}");
+        let past = match db.as_of(Seq::from(seq)) {
+            // It was moved since; so it is on the way to the present.
+            Err(Error::OutsideWindow { .. })
+                if db.window().is_some_and(|window| u64::from(window.first) > seq) =>
+            {
+                continue;
+            }
+            past => past?,
+        };
+        assert_eq!(u64::from(past.seq()), seq, "{place}");
+        compare_state(&past, &model.states[seq as usize], &place)?;
+    }
+    let before = first.checked_sub(1).filter(|seq| !model.declared.iter().any(|other| other.seq == *seq));
+    match before.map(|seq| db.as_of(Seq::from(seq))) {
+        None | Some(Err(Error::OutsideWindow { .. })) => Ok(()),
+        Some(Err(error)) => Err(error),
+        Some(Ok(_)) => panic!("{context}: the commit before the window {first} to {last} can be read"),
+    }
 }
 
 fn compare_state(snapshot: &Snapshot, expected: &State, place: &str) -> Result<()> {
