@@ -64,9 +64,10 @@ impl From<Error> for Failure {
             // Somebody changed the pages past SQLite, or restored another state, while a transaction was open.
             Error::Conflict { .. } => SQLITE_IOERR_COMMIT_ATOMIC,
             // Tells whoever asks more closely that the statement makes sense.
-            Error::SnapshotNotFound { .. } | Error::SnapshotHeld { .. } | Error::NameTaken { .. } => {
-                SQLITE_ERROR_SNAPSHOT
-            }
+            Error::SnapshotNotFound { .. }
+            | Error::OutsideWindow { .. }
+            | Error::SnapshotHeld { .. }
+            | Error::NameTaken { .. } => SQLITE_ERROR_SNAPSHOT,
             Error::InvalidArgument { .. } => SQLITE_ERROR,
             _ => SQLITE_IOERR,
         };

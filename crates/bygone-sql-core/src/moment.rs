@@ -5,7 +5,7 @@
 
 use std::time::SystemTime;
 
-use bygone::{Db, Error, Snapshot, SnapshotId};
+use bygone::{Db, Error, Seq, Snapshot, SnapshotId};
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp, ToSpan};
@@ -15,8 +15,9 @@ use crate::ffi::{SQLITE_ERROR, SQLITE_ERROR_SNAPSHOT};
 
 /// The past that `text` means; `None` for the present.
 ///
-/// In this order: `now`; a snapshot's name; if it is all digits, an id; a time, which means the latest state that is
-/// kept of at or before it. `name:`, `id:` and `time:` in front leave no choice.
+/// In this order: `now`; a snapshot's name; if it is all digits, an id; a time, which means the latest state at or
+/// before it that is kept: of a commit in the window, or else of a snapshot. `name:`, `id:` and `time:` in front leave
+/// no choice; `seq:` stands before the number of a commit.
 ///
 /// # Errors
 /// If nothing is understood or found, in words.
@@ -43,6 +44,10 @@ fn past(db: &Db, text: &str) -> Result<Snapshot> {
     if let Some(digits) = text.strip_prefix("id:") {
         let id: u64 = digits.parse().map_err(|_| not_understood())?;
         return Ok(db.as_of(SnapshotId::from(id))?);
+    }
+    if let Some(digits) = text.strip_prefix("seq:") {
+        let seq: u64 = digits.parse().map_err(|_| not_understood())?;
+        return Ok(db.as_of(Seq::from(seq))?);
     }
     if let Some(time) = text.strip_prefix("time:") {
         let time = parse_time(time, Timestamp::now()).ok_or_else(not_understood)?;

@@ -60,8 +60,8 @@ pub trait Sql {
     /// If the name is empty or longer than a table's may be; as for opening any connection.
     fn sql(&self, name: &str) -> Result<Connection>;
 
-    /// A connection to that SQL database as it was, for reading only: as of a snapshot, by id, by name, or the latest
-    /// declared at or before a time. It reads that state for as long as it is open.
+    /// A connection to that SQL database as it was, for reading only: as of whatever [`Db::as_of`] takes. It reads that
+    /// state for as long as it is open.
     ///
     /// # Errors
     /// If there is no such snapshot, or it cannot be read; if there was no such SQL database.
@@ -82,6 +82,7 @@ impl Sql for Db {
         let as_of = match snapshot.into() {
             SnapshotRef::Id(id) => format!("id:{id}"),
             SnapshotRef::Name(name) => format!("name:{name}"),
+            SnapshotRef::Seq(seq) => format!("seq:{seq}"),
             SnapshotRef::Time(time) => format!("time:{}", bygone_sql_core::written_time(time)),
         };
         open(self, name, Some(&as_of), OpenFlags::SQLITE_OPEN_READ_ONLY)

@@ -136,6 +136,28 @@ fn times_mean_the_latest_snapshot_before() {
 }
 
 #[test]
+fn any_commit_in_the_window_is_read() {
+    let place = Place::with(bygone::Options::new().window(std::time::Duration::from_secs(3600)));
+    let connection = place.sql();
+    run(&connection, "CREATE TABLE t(a); INSERT INTO t VALUES (0)");
+    let mut seqs = Vec::new();
+    for i in 1..10 {
+        run(&connection, &format!("UPDATE t SET a = {i}"));
+        seqs.push((i, place.db.snapshot().seq()));
+    }
+    place.db.merge().unwrap();
+    for (i, seq) in seqs {
+        run(&connection, &format!("PRAGMA as_of = 'seq:{seq}'"));
+        assert_eq!(number(&connection, "SELECT a FROM t"), i);
+        assert_eq!(number(&place.db.sql_as_of("main", seq).unwrap(), "SELECT a FROM t"), i);
+    }
+    run(&connection, "PRAGMA as_of = '0 seconds ago'");
+    assert_eq!(number(&connection, "SELECT a FROM t"), 9);
+    failure(&connection, "PRAGMA as_of = 'seq:1000'");
+    failure(&connection, "PRAGMA as_of = 'seq:x'");
+}
+
+#[test]
 fn the_past_is_not_written_to() {
     let (place, connection) = bank();
     run(&connection, "SELECT snapshot_now('then'); UPDATE accounts SET balance = 95; PRAGMA as_of = 'then'");
