@@ -78,6 +78,8 @@ fn the_past_is_read_and_not_written() {
     let list = |arguments: &[&str]| place.sql(&[&["--mode", "list", "--no-header"], arguments].concat());
     assert_eq!(list(&["--as-of", "fees", balance]), "95\n");
     assert_eq!(list(&["--as-of", "1", balance]), "95\n");
+    let commit = &place.json("snapshots db")[0]["seq"];
+    assert_eq!(list(&["--as-of", &format!("@{commit}"), balance]), "95\n");
     assert_eq!(list(&[balance]), "5\n");
     assert_eq!(list(&["SELECT AS OF fees balance FROM accounts WHERE owner = 'alice'; SELECT 1"]), "95\n1\n");
     assert_eq!(list(&["--as-of", "fees", ".tables"]), "accounts|table\n");
