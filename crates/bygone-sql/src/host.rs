@@ -1,6 +1,7 @@
 //! The SQLite that this crate links.
 //!
-//! Owns: handing its functions to `bygone_sql_core`, and what `rusqlite` does not offer of it. May call: `rusqlite::ffi`.
+//! Owns: handing its functions to `bygone_sql_core`, and what `rusqlite` does not offer of it. May call:
+//! `rusqlite::ffi`.
 
 use std::ffi::{c_char, c_int, c_void};
 
