@@ -1,13 +1,15 @@
 //! What ends a command early, and the exit code that says so.
 //!
 //! Owns: [`Failure`] and the meaning of the exit codes. Promises: every way to fail is one line on standard
-//! error. May call: nothing but the engine's error type.
+//! error. May call: nothing but the error types of the engine and of SQL.
 
 use std::fmt::Display;
 use std::io;
 use std::path::Path;
 
 use bygone::Error;
+use rusqlite::ErrorCode;
+use rusqlite::ffi::{SQLITE_ERROR_SNAPSHOT, SQLITE_IOERR_DATA};
 
 pub type Result<T> = std::result::Result<T, Failure>;
 
@@ -20,6 +22,8 @@ pub enum Failure {
     Usage(String),
     /// The database is damaged.
     Damaged(Error),
+    /// What SQLite finds in an SQL database is damaged.
+    DamagedSql(String),
     /// The system or another process stood in the way: a full disk, a lock, an older format.
     System(String),
     /// Whoever read standard output has gone (`bygone scan ... | head`). Nothing is wrong.
@@ -47,12 +51,27 @@ impl Failure {
         }
     }
 
+    /// The same, of a line of a file; of standard input where it has no name.
+    pub fn at_line(self, file: &str, number: u64) -> Self {
+        let at = |text: String| match file {
+            "" => format!("line {number}: {text}"),
+            file => format!("{file}, line {number}: {text}"),
+        };
+        match self {
+            Failure::No(text) => Failure::No(at(text)),
+            Failure::Usage(text) => Failure::Usage(at(text)),
+            Failure::DamagedSql(text) => Failure::DamagedSql(at(text)),
+            Failure::System(text) => Failure::System(at(text)),
+            Failure::Damaged(_) | Failure::Closed => self,
+        }
+    }
+
     pub fn exit_code(&self) -> u8 {
         match self {
             Failure::Closed => 0,
             Failure::No(_) => 1,
             Failure::Usage(_) => 2,
-            Failure::Damaged(_) => 3,
+            Failure::Damaged(_) | Failure::DamagedSql(_) => 3,
             Failure::System(_) => 4,
         }
     }
@@ -61,7 +80,9 @@ impl Failure {
     pub fn message(&self) -> Option<String> {
         match self {
             Failure::Closed => None,
-            Failure::No(text) | Failure::Usage(text) | Failure::System(text) => Some(text.clone()),
+            Failure::No(text) | Failure::Usage(text) | Failure::DamagedSql(text) | Failure::System(text) => {
+                Some(text.clone())
+            }
             Failure::Damaged(error) => Some(error.to_string()),
         }
     }
@@ -86,5 +107,51 @@ impl From<Error> for Failure {
             | Error::InvalidArgument { .. } => Failure::Usage(error.to_string()),
             _ => Failure::System(error.to_string()),
         }
+    }
+}
+
+impl From<bygone_sql::Error> for Failure {
+    fn from(error: bygone_sql::Error) -> Self {
+        match error {
+            bygone_sql::Error::Sqlite(error) => error.into(),
+            bygone_sql::Error::Database { reason, source } => of_sqlite(&source, reason),
+            bygone_sql::Error::Engine(error) => error.into(),
+            bygone_sql::Error::File { path, operation, source } => Failure::file(&path, operation, source),
+            bygone_sql::Error::Exists { .. } => Failure::No(error.to_string()),
+            _ => Failure::Usage(error.to_string()),
+        }
+    }
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        let text = match &error {
+            // Without the whole statement, which the user has before him.
+            rusqlite::Error::SqlInputError { msg, .. } => msg.clone(),
+            other => other.to_string(),
+        };
+        of_sqlite(&error, text)
+    }
+}
+
+fn of_sqlite(error: &rusqlite::Error, text: String) -> Failure {
+    let error = match error {
+        rusqlite::Error::SqliteFailure(error, _) | rusqlite::Error::SqlInputError { error, .. } => error,
+        _ => return Failure::Usage(text),
+    };
+    match error.code {
+        _ if error.extended_code == SQLITE_IOERR_DATA => Failure::DamagedSql(text),
+        _ if error.extended_code == SQLITE_ERROR_SNAPSHOT => Failure::No(text),
+        ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => Failure::DamagedSql(text),
+        ErrorCode::ConstraintViolation | ErrorCode::CannotOpen => Failure::No(text),
+        ErrorCode::PermissionDenied
+        | ErrorCode::DatabaseBusy
+        | ErrorCode::DatabaseLocked
+        | ErrorCode::OutOfMemory
+        | ErrorCode::OperationInterrupted
+        | ErrorCode::SystemIoFailure
+        | ErrorCode::DiskFull
+        | ErrorCode::FileLockingProtocolFailed => Failure::System(text),
+        _ => Failure::Usage(text),
     }
 }

@@ -18,6 +18,7 @@ mod records;
 mod restore;
 mod send;
 mod snapshots;
+mod sql;
 mod text;
 mod transfer;
 mod window;
@@ -62,9 +63,10 @@ enum Command {
     Delete(records::Delete),
     /// Print records in key order, now or as of a snapshot
     Scan(records::Scan),
-    /// Load CSV or JSON lines, declaring snapshots on the way if asked
+    /// Load CSV or JSON lines, declaring snapshots on the way if asked, or a whole SQLite file
     Import(transfer::Import),
-    /// Write a table as CSV or JSON lines, or all tables as a compact database, now or as of a snapshot
+    /// Write a table as CSV or JSON lines, all tables as a compact database, or an SQL database as a SQLite file,
+    /// now or as of a snapshot
     Export(transfer::Export),
     /// Declare a snapshot of the latest commit and print its id
     Snapshot(snapshots::Declare),
@@ -88,6 +90,8 @@ enum Command {
     Send(send::Send),
     /// Take over a stream from standard input, and print the id of the snapshot here
     Receive(send::Receive),
+    /// Run SQL, now or as of a snapshot; a shell without any
+    Sql(sql::Sql),
     /// Bring a backup in another directory up to date, with every snapshot
     Backup(send::Backup),
     /// Print sizes and counts
@@ -139,6 +143,7 @@ fn run(command: &Command, out: &mut Output) -> Result<()> {
         Command::Restore(args) => restore::restore(args, out),
         Command::Send(args) => send::send(args),
         Command::Receive(args) => send::receive(args, out),
+        Command::Sql(args) => sql::sql(args, out),
         Command::Backup(args) => send::backup(args, out),
         Command::Stats(args) => health::stats(args, out),
         Command::Verify(args) => health::verify(args, out),

@@ -57,3 +57,11 @@ fn missing(path: &Path) -> Failure {
 pub fn or_create(path: &Path) -> Result<Db> {
     Ok(Options::new().create(true).open(path)?)
 }
+
+/// As [`or_create`]; if another process has the database open, it is opened beside it, to read, and the text says so.
+pub fn or_create_or_beside(path: &Path) -> Result<(Db, Option<String>)> {
+    match Options::new().create(true).open(path) {
+        Err(locked @ Error::Locked { .. }) => Ok((reading(path)?, Some(locked.to_string()))),
+        opened => Ok((opened?, None)),
+    }
+}

@@ -42,6 +42,11 @@ impl AsOf {
         }
     }
 
+    /// What was asked for, as it was written.
+    pub fn text(&self) -> Option<&str> {
+        self.text.as_deref()
+    }
+
     /// For messages: nothing, or ` as of S`.
     pub fn shown(&self) -> String {
         self.text.as_ref().map(|text| format!(" as of {text}")).unwrap_or_default()

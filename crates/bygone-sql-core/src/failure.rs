@@ -63,11 +63,12 @@ impl From<Error> for Failure {
             },
             // Somebody changed the pages past SQLite, or restored another state, while a transaction was open.
             Error::Conflict { .. } => SQLITE_IOERR_COMMIT_ATOMIC,
+            // Tells whoever asks more closely that the statement makes sense.
             Error::SnapshotNotFound { .. }
             | Error::OutsideWindow { .. }
             | Error::SnapshotHeld { .. }
-            | Error::NameTaken { .. }
-            | Error::InvalidArgument { .. } => SQLITE_ERROR,
+            | Error::NameTaken { .. } => SQLITE_ERROR_SNAPSHOT,
+            Error::InvalidArgument { .. } => SQLITE_ERROR,
             _ => SQLITE_IOERR,
         };
         Failure::new(code, error.to_string())
@@ -132,6 +133,10 @@ mod tests {
         assert_eq!(code(io(ErrorKind::PermissionDenied)), SQLITE_PERM);
         assert_eq!(code(io(ErrorKind::Other)), SQLITE_IOERR);
         assert_eq!(code(Error::Poisoned { cause: "x".into() }), SQLITE_IOERR);
+        assert_eq!(
+            code(Error::NameTaken { name: "x".into(), snapshot: 1_u64.into() }),
+            SQLITE_ERROR_SNAPSHOT
+        );
         assert_eq!(code(Error::Locked { path: "x".into(), owner: None }), SQLITE_BUSY);
         let damage = Error::Corruption { path: "x".into(), offset: 0, reason: "x".into() };
         assert_eq!(code(damage), SQLITE_IOERR_DATA);

@@ -212,6 +212,7 @@ pub const SQLITE_TRANSIENT: isize = -1;
 
 pub const SQLITE_OK: c_int = 0;
 pub const SQLITE_ERROR: c_int = 1;
+pub const SQLITE_ERROR_SNAPSHOT: c_int = SQLITE_ERROR | (3 << 8);
 pub const SQLITE_PERM: c_int = 3;
 pub const SQLITE_BUSY: c_int = 5;
 pub const SQLITE_NOMEM: c_int = 7;

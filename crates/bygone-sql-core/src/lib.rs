@@ -17,7 +17,7 @@ mod host;
 mod memory;
 mod methods;
 mod moment;
-mod pages;
+pub mod pages;
 mod pragmas;
 mod seen;
 mod session;

@@ -11,7 +11,7 @@ use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp, ToSpan};
 
 use crate::failure::{Failure, Result};
-use crate::ffi::SQLITE_ERROR;
+use crate::ffi::{SQLITE_ERROR, SQLITE_ERROR_SNAPSHOT};
 
 /// The past that `text` means; `None` for the present.
 ///
@@ -63,7 +63,7 @@ fn past(db: &Db, text: &str) -> Result<Snapshot> {
     match parse_time(text, Timestamp::now()) {
         Some(time) => Ok(db.as_of(time)?),
         None => Err(Failure::new(
-            SQLITE_ERROR,
+            SQLITE_ERROR_SNAPSHOT,
             format!(
                 "no snapshot is named {text:?}, and it is neither an id nor a time such as \
                      \"2026-05-01 12:00:00\" (UTC) or \"5 minutes ago\""

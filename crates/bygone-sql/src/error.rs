@@ -2,7 +2,8 @@
 //!
 //! Owns: [`Error`]. Promises: where the database beneath SQLite failed, its own words are there. May call: nothing.
 
-use std::fmt;
+use std::path::PathBuf;
+use std::{fmt, io};
 
 /// What this crate answers.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -24,6 +25,27 @@ pub enum Error {
     Statement {
         /// Why not.
         reason: String,
+    },
+    /// The Bygone database refused.
+    Engine(bygone::Error),
+    /// A file of SQLite's could not be read or written.
+    File {
+        /// Which.
+        path: PathBuf,
+        /// `read`, `write`: what could not be done.
+        operation: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A file is not what SQLite writes, or it is encrypted.
+    NotSqlite {
+        /// Which.
+        path: PathBuf,
+    },
+    /// There is something already where an import or an export would write.
+    Exists {
+        /// What there is, in words.
+        what: String,
     },
 }
 
@@ -47,11 +69,25 @@ impl From<rusqlite::Error> for Error {
     }
 }
 
+impl From<bygone::Error> for Error {
+    fn from(error: bygone::Error) -> Error {
+        Error::Engine(error)
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Sqlite(error) => error.fmt(f),
             Error::Database { reason, .. } | Error::Statement { reason } => reason.fmt(f),
+            Error::Engine(error) => error.fmt(f),
+            Error::File { path, operation, source } => {
+                write!(f, "cannot {operation} {}: {source}", path.display())
+            }
+            Error::NotSqlite { path } => {
+                write!(f, "{} is no SQLite database, or it is encrypted", path.display())
+            }
+            Error::Exists { what } => write!(f, "{what} exists already"),
         }
     }
 }
@@ -60,7 +96,9 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Error::Sqlite(error) | Error::Database { source: error, .. } => Some(error),
-            Error::Statement { .. } => None,
+            Error::Engine(error) => Some(error),
+            Error::File { source, .. } => Some(source),
+            Error::Statement { .. } | Error::NotSqlite { .. } | Error::Exists { .. } => None,
         }
     }
 }

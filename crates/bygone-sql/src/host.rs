@@ -1,12 +1,13 @@
 //! The SQLite that this crate links.
 //!
-//! Owns: handing its functions to `bygone_sql_core`. May call: `rusqlite::ffi`.
+//! Owns: handing its functions to `bygone_sql_core`, and what `rusqlite` does not offer of it. May call:
+//! `rusqlite::ffi`.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_void};
 
 use bygone_sql_core::api::Api;
 use bygone_sql_core::ffi::{SQLITE_OK, sqlite3};
-use rusqlite::ffi;
+use rusqlite::{Connection, ffi};
 
 use crate::error::{Error, Result};
 
@@ -28,6 +29,25 @@ pub fn register() -> Result<()> {
     match unsafe { ffi::sqlite3_auto_extension(Some(prepare)) } {
         SQLITE_OK => Ok(()),
         code => Err(refused(code)),
+    }
+}
+
+/// Makes a `VACUUM INTO` of this connection's main database leave so many bytes at the end of each page.
+pub(crate) fn reserve_bytes(connection: &Connection, bytes: u8) -> Result<()> {
+    let mut wanted = c_int::from(bytes);
+    let wanted: *mut c_int = &mut wanted;
+    // SAFETY: the connection is open; this control reads and writes one number.
+    let code = unsafe {
+        ffi::sqlite3_file_control(
+            connection.handle(),
+            c"main".as_ptr(),
+            ffi::SQLITE_FCNTL_RESERVE_BYTES,
+            wanted.cast::<c_void>(),
+        )
+    };
+    match code {
+        SQLITE_OK => Ok(()),
+        code => Err(Error::Sqlite(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None))),
     }
 }
 

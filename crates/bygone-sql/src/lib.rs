@@ -28,11 +28,13 @@
 //!
 //! What else there is in SQL (`snapshot_now`, `PRAGMA as_of`, `ATTACH` of the past, `bygone_snapshots`) is the same
 //! here and in every other host that has loaded the extension: `docs/sql.md` describes it. [`execute`] and [`run`]
-//! add `COMMIT WITH SNAPSHOT` and `SELECT AS OF`.
+//! add `COMMIT WITH SNAPSHOT` and `SELECT AS OF`. [`import_file`] and [`export_file`] take whole databases in from
+//! SQLite's files, and out again.
 #![deny(unsafe_op_in_unsafe_fn)]
 #![deny(missing_docs)]
 
 mod error;
+mod files;
 mod host;
 mod run;
 mod sets;
@@ -45,10 +47,12 @@ use bygone_sql_core::directory::{self, Handle};
 use bygone_sql_core::{NUMBER_PARAMETER, failure, push_escaped};
 pub use bygone_sql_core::{SetProgress, SetStats};
 pub use error::{Error, Result};
+pub use files::{Imported, export_file, import_file};
 pub use host::register;
 pub use run::{execute, run};
 use rusqlite::{Connection, OpenFlags};
 pub use sets::{on_set_progress, set_stats};
+pub use statements::is_complete;
 
 /// The SQL databases of a Bygone database.
 pub trait Sql {

@@ -34,6 +34,31 @@ pub(crate) fn statements(script: &str) -> impl Iterator<Item = Statement<'_>> {
     })
 }
 
+/// Whether a script ends where a statement may end: every statement in it has its semicolon, and no comment, string or
+/// trigger is open. What reads statements line by line asks this to know whether to read on.
+///
+/// ```
+/// assert!(bygone_sql::is_complete("SELECT ';'; -- done"));
+/// assert!(!bygone_sql::is_complete("SELECT ';"));
+/// assert!(!bygone_sql::is_complete("CREATE TRIGGER t AFTER INSERT ON a BEGIN DELETE FROM b;"));
+/// ```
+#[must_use]
+pub fn is_complete(script: &str) -> bool {
+    // The semicolon stands alone there if everything before it is complete; else it closes something, or is in it.
+    let probe = format!("{script}\n;");
+    let mut rest = &probe[..];
+    loop {
+        let first = tokens(rest).next();
+        if first.is_some_and(|token| token.kind == Kind::Semicolon && token.at.end == rest.len()) {
+            return true;
+        }
+        match statement_end(rest) {
+            Some(end) if end < rest.len() => rest = &rest[end..],
+            _ => return false,
+        }
+    }
+}
+
 /// What kind of token, and where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Token {
@@ -247,6 +272,23 @@ mod tests {
         assert_eq!(plain("SELECT 'it''s; so'; x"), ["SELECT 'it''s; so';", "x"]);
         assert_eq!(plain("SELECT 'not closed; x"), ["SELECT 'not closed; x"]);
         assert_eq!(plain("a /* not closed; x"), ["a /* not closed; x"]);
+    }
+
+    #[test]
+    fn scripts_are_complete_behind_their_last_semicolon() {
+        for complete in
+            ["", " \n", ";", "a;", "a; ; -- b", "a; /* b */\n", "'a;';", "-- a", "COMMIT WITH SNAPSHOT;"]
+        {
+            assert!(is_complete(complete), "{complete}");
+        }
+        for open in ["a", "a; b", "a; /* b", "a; 'b;", "\"a;", "[a;", "a; /* ; ", "a -- ;"] {
+            assert!(!is_complete(open), "{open}");
+        }
+        let trigger = "CREATE TRIGGER t AFTER INSERT ON a BEGIN SELECT CASE 1 WHEN 1 THEN 2 END; END";
+        assert!(is_complete(&format!("{trigger};")));
+        for end in 0..trigger.len() {
+            assert_eq!(is_complete(&trigger[..end]), end == 0, "{}", &trigger[..end]);
+        }
     }
 
     #[test]

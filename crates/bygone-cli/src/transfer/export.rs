@@ -2,7 +2,7 @@
 //!
 //! Owns: the writing of CSV and JSON lines, and the way to the engine's own export. Promises: what it writes as
 //! text, `import` reads back to the same table; what cannot be written so is an error that says what can. May
-//! call: `open`, `past`, `row`, `text`, `output`, `progress`, `failure`.
+//! call: `open`, `past`, `row`, `sqlite`, `text`, `output`, `progress`, `failure`.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ use indicatif::ProgressBar;
 use serde_json::{Map, Value, json};
 
 use super::row::json_to_cell;
-use super::{Format, format_of, named_file};
+use super::{Format, format_of, named_file, sqlite};
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::past::AsOf;
@@ -25,7 +25,7 @@ use crate::{numbers, open, past, progress, records, text};
 pub struct Export {
     /// Directory of the database
     db: PathBuf,
-    /// Table; needed unless --database is given
+    /// Table; needed unless --database or --sqlite is given
     table: Option<String>,
     /// The file; "-" or nothing writes to standard output
     file: Option<PathBuf>,
@@ -43,13 +43,28 @@ pub struct Export {
     /// CSV: write keys and values as base64, for those that are not text
     #[arg(long, conflicts_with = "rows")]
     base64: bool,
+    /// Write an SQL database as an ordinary SQLite file, which must not exist yet
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["table", "file", "database", "format", "rows", "base64"]
+    )]
+    sqlite: Option<PathBuf>,
+    /// With --sqlite: the SQL database's name, "main" if not given
+    #[arg(long = "db", value_name = "NAME", requires = "sqlite", conflicts_with_all = ["table", "database"])]
+    name: Option<String>,
 }
 
 pub fn export(args: &Export, out: &mut Output) -> Result<()> {
+    if let Some(path) = &args.sqlite {
+        return sqlite::export(&args.db, args.name.as_deref(), &args.as_of, path, out);
+    }
     match (&args.database, &args.table) {
         (Some(directory), _) => export_database(args, directory, out),
         (None, Some(table)) => export_table(args, table, out),
-        (None, None) => Err(Failure::usage("say which table to export, or --database DIR for all of them")),
+        (None, None) => Err(Failure::usage(
+            "say which table to export, or --database DIR for all of them, or --sqlite FILE for an SQL database",
+        )),
     }
 }
 

@@ -3,7 +3,7 @@
 //! Owns: how entries are grouped into commits and snapshots. Promises: a snapshot declared by an import holds
 //! every row that belongs to it or to one before it, and names that are taken are refused before anything is
 //! written. An import as a whole is not one transaction: what was committed before an error stays. May call:
-//! `source`, `open`, `output`, `progress`, `failure`.
+//! `source`, `sqlite`, `open`, `output`, `progress`, `failure`.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::row::KeyColumns;
 use super::source::{self, Entry, Shape};
-use super::{Format, format_of, named_file};
+use super::{Format, format_of, named_file, sqlite};
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::{numbers, open, progress};
@@ -30,8 +30,9 @@ const COMMIT_BYTES: usize = 8 << 20;
 pub struct Import {
     /// Directory of the database; made if it does not exist
     db: PathBuf,
-    /// Table; made if it does not exist
-    table: String,
+    /// Table; made if it does not exist. Needed unless --sqlite is given
+    #[arg(required_unless_present = "sqlite")]
+    table: Option<String>,
     /// The file; "-" or nothing reads standard input
     file: Option<PathBuf>,
     /// Told by the file's name (.csv, .jsonl, .ndjson, .json) if not given
@@ -51,9 +52,30 @@ pub struct Import {
     /// later one with its key overwrites it.
     #[arg(long, value_name = "COLUMN")]
     snapshot_by: Option<String>,
+    /// Take over this whole SQLite file as an SQL database, for `bygone sql`; the file is only read
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["table", "file", "format", "key", "separator", "snapshot_by"]
+    )]
+    sqlite: Option<PathBuf>,
+    /// With --sqlite: the SQL database's name, "main" if not given
+    #[arg(long = "db", value_name = "NAME", requires = "sqlite", conflicts_with = "table")]
+    name: Option<String>,
+    /// With --sqlite: replace the SQL database if there is one; declared snapshots keep it
+    #[arg(long, requires = "sqlite", conflicts_with = "table")]
+    replace: bool,
 }
 
 pub fn import(args: &Import, out: &mut Output) -> Result<()> {
+    if let Some(path) = &args.sqlite {
+        return sqlite::import(&args.db, args.name.as_deref(), path, args.replace, out);
+    }
+    let Some(table) = &args.table else {
+        return Err(Failure::usage(
+            "say which table to import into, or --sqlite FILE for a whole SQLite file",
+        ));
+    };
     let file = named_file(args.file.as_deref());
     let format = format_of(args.format, file, None)?;
     let shape = Shape {
@@ -67,7 +89,7 @@ pub fn import(args: &Import, out: &mut Output) -> Result<()> {
 
     let start = Instant::now();
     let db = open::or_create(&args.db)?;
-    let mut loader = Loader::new(&db, db.table(&args.table)?);
+    let mut loader = Loader::new(&db, db.table(table)?);
     match &args.snapshot_by {
         Some(_) => loader.load_by_snapshot(entries)?,
         None => loader.load(entries)?,

@@ -1,4 +1,5 @@
-//! `bygone import`, `export`: tables from and to CSV and JSON lines; `export` also to a database.
+//! `bygone import`, `export`: tables from and to CSV and JSON lines, SQL databases from and to SQLite's files; `export`
+//! also to a database.
 //!
 //! Owns: the two formats. A file holds either *records* (columns `key` and `value`, with `_base64` behind the
 //! name where bytes are not text) or *rows* (any columns; a row is stored as a JSON object under a key made
@@ -9,6 +10,7 @@ mod export;
 mod import;
 mod row;
 mod source;
+mod sqlite;
 
 use std::path::Path;
 

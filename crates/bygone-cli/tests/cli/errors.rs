@@ -63,6 +63,7 @@ fn help_is_no_error() {
         "snapshots",
         "diff",
         "history",
+        "sql",
         "stats",
         "verify",
     ] {
@@ -113,6 +114,7 @@ fn no_colour_and_no_bars_in_a_pipe() {
         "stats db",
         "snapshots db",
         "diff db now now",
+        "sql db .tables",
         "demo",
         "--help",
     ] {

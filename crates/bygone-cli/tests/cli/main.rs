@@ -12,6 +12,8 @@ mod records;
 mod restore;
 mod send;
 mod snapshots;
+mod sql;
+mod sqlite_files;
 mod transfer;
 mod window;
 

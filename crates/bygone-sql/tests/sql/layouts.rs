@@ -104,6 +104,7 @@ fn constants_are_those_of_sqlite() {
     equal!(
         SQLITE_OK,
         SQLITE_ERROR,
+        SQLITE_ERROR_SNAPSHOT,
         SQLITE_PERM,
         SQLITE_BUSY,
         SQLITE_NOMEM,

@@ -7,6 +7,7 @@ mod basics;
 mod changes;
 mod crash;
 mod differential;
+mod files;
 mod layout;
 mod layouts;
 mod past;
