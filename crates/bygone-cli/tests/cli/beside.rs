@@ -1,8 +1,6 @@
 //! Commands beside a process that has the database open: what reads works, what writes says why not.
 
 use std::io::Write;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use super::Place;
 
@@ -13,21 +11,7 @@ fn reading_works_beside_a_process_that_writes() {
     place.ok("snapshot db first");
     place.ok("put db t k w");
     place.ok("snapshot db second");
-    // Open until its standard input ends.
-    let mut owner = Command::new(env!("CARGO_BIN_EXE_bygone"))
-        .args(["import", "db", "other", "-", "--format", "csv"])
-        .current_dir(place.dir.path())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("the command starts");
-    // Watched, not asked by a command that writes: that command would take the lock, and turn the owner away.
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while std::fs::read_to_string(place.path("db/lock")).expect("readable") != owner.id().to_string() {
-        assert_eq!(owner.try_wait().expect("asked"), None, "the owner ended");
-        assert!(Instant::now() < deadline, "the owner does not open the database");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let mut owner = place.owner();
     // The lock's file names the owner just before the database is open; what reads may come a little early.
     let refused = place.run("put db t k w");
     assert_eq!(refused.code, 4);

@@ -20,7 +20,8 @@ mod window;
 use std::ffi::OsStr;
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -69,6 +70,25 @@ impl Place {
 
     fn run(&self, line: &str) -> Ended {
         self.run_with(&line.split_whitespace().collect::<Vec<_>>(), b"")
+    }
+
+    /// A process that has `db` open until its standard input ends.
+    fn owner(&self) -> Child {
+        let mut owner = Command::new(env!("CARGO_BIN_EXE_bygone"))
+            .args(["import", "db", "other", "-", "--format", "csv"])
+            .current_dir(self.dir.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("the command starts");
+        // Watched, not asked by a command that writes: that command would take the lock, and turn the owner away.
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while std::fs::read_to_string(self.path("db/lock")).expect("readable") != owner.id().to_string() {
+            assert_eq!(owner.try_wait().expect("asked"), None, "the owner ended");
+            assert!(Instant::now() < deadline, "the owner does not open the database");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        owner
     }
 
     /// Runs a command that must succeed in silence on standard error, and answers what it printed.

@@ -1,8 +1,8 @@
 //! sql: statements, modes, the past, commands, the shell.
 
 use std::fs;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 use rexpect::session::PtySession;
 
@@ -234,18 +234,7 @@ fn csv_is_imported_whole_or_not() {
 #[test]
 fn beside_a_process_that_writes_it_is_read() {
     let place = with_accounts();
-    // Open until its standard input ends.
-    let mut owner = Command::new(env!("CARGO_BIN_EXE_bygone"))
-        .args(["import", "db", "other", "-", "--format", "csv"])
-        .current_dir(place.dir.path())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("the command starts");
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while place.run_with(&["put", "db", "x", "k", "v"], b"").code != 4 {
-        assert!(Instant::now() < deadline, "the owner does not open the database");
-    }
+    let mut owner = place.owner();
     let balance = "SELECT sum(balance) AS n FROM accounts";
     assert_eq!(place.sql(&["--json", "--as-of", "fees", balance]), "{\"n\":95}\n");
     assert_eq!(place.sql(&["--json", balance]), "{\"n\":10}\n");
