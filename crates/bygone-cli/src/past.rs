@@ -3,13 +3,10 @@
 //! Owns: how the text that names a moment is understood. Promises: a snapshot's name always wins, so a snapshot
 //! named `1957` is found by `1957` whatever the ids are. May call: `failure`, `numbers`.
 
-use std::time::SystemTime;
-
 use bygone::{Db, Error, Seq, Snapshot, SnapshotId, SnapshotInfo, SnapshotRef};
+use bygone_sql_core::parse_time;
 use clap::Args;
-use jiff::civil::DateTime;
-use jiff::tz::TimeZone;
-use jiff::{Span, Timestamp, ToSpan};
+use jiff::Timestamp;
 
 use crate::failure::{Failure, Result};
 use crate::numbers;
@@ -176,23 +173,6 @@ fn declared(db: &Db, text: &str, asked: SnapshotRef) -> Result<SnapshotInfo> {
         }
         (found, _) => Ok(found?),
     }
-}
-
-/// A moment in any of the forms that `--as-of` takes.
-fn parse_time(text: &str, now: Timestamp) -> Option<SystemTime> {
-    let timestamp = if let Ok(timestamp) = text.parse::<Timestamp>() {
-        timestamp
-    } else if let Ok(civil) = text.parse::<DateTime>() {
-        civil.to_zoned(TimeZone::UTC).ok()?.timestamp()
-    } else {
-        let span: Span = text.parse().ok()?;
-        // "5 minutes" without "ago" would be a moment to come, which no snapshot can have.
-        if !span.is_negative() && span.fieldwise() != 0.seconds() {
-            return None;
-        }
-        now.to_zoned(TimeZone::UTC).checked_add(span).ok()?.timestamp()
-    };
-    Some(SystemTime::from(timestamp))
 }
 
 #[cfg(test)]

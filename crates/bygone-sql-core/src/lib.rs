@@ -30,7 +30,7 @@ use std::ffi::c_int;
 
 use api::Api;
 use host::Host;
-pub use moment::written as written_time;
+pub use moment::{parse_time, written as written_time};
 pub use session::{OnProgress, SetProgress, SetStats};
 pub use sets::{on_set_progress, set_stats};
 pub use vfs::{NUMBER_PARAMETER, push_escaped};

@@ -72,8 +72,8 @@ fn past(db: &Db, text: &str) -> Result<Snapshot> {
     }
 }
 
-/// A moment in any of the forms that a time may have.
-fn parse_time(text: &str, now: Timestamp) -> Option<SystemTime> {
+/// A moment in any of the forms that a time may have, here and where the command takes one.
+pub fn parse_time(text: &str, now: Timestamp) -> Option<SystemTime> {
     let timestamp = if let Ok(timestamp) = text.parse::<Timestamp>() {
         timestamp
     } else if let Ok(civil) = text.parse::<DateTime>() {
