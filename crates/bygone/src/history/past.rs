@@ -239,7 +239,7 @@ impl Past {
         }
         let mut runs = Vec::new();
         let base = loop {
-            if let Some(meta) = &interval.run {
+            for meta in &interval.runs {
                 runs.push(self.open_run(meta, now.context.hash_seed)?);
             }
             if let Some(root) = &interval.key_frame {
