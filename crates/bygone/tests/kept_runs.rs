@@ -3,7 +3,7 @@
 //! Owns: nothing. Promises: what is kept is what was merged, wherever it goes and whatever fails on the way.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bygone::io::{Disk, DiskFile, LockOutcome, OpenMode, SimDisk};
 use bygone::{Db, Options, SnapshotId};
@@ -152,48 +152,98 @@ fn a_cut_at_any_operation_of_the_merge_leaves_every_state() {
     assert!(cut > 8, "the merge has more operations than {cut}");
 }
 
-/// A file system that knows one name for each file.
+/// A disk that tells which history runs were opened, and may know only one name for each file.
 #[derive(Clone, Debug)]
-struct OneName(SimDisk);
+struct Watched {
+    disk: SimDisk,
+    links: bool,
+    opened: Arc<Mutex<Vec<String>>>,
+}
 
-impl Disk for OneName {
+impl Watched {
+    fn new(disk: &SimDisk, links: bool) -> Watched {
+        Watched { disk: disk.clone(), links, opened: Arc::default() }
+    }
+
+    /// Since the last time.
+    fn opened(&self) -> Vec<String> {
+        std::mem::take(&mut *self.opened.lock().unwrap())
+    }
+}
+
+impl Disk for Watched {
     fn open(&self, path: &Path, mode: OpenMode) -> std::io::Result<Arc<dyn DiskFile>> {
-        self.0.open(path, mode)
+        if path.parent().is_some_and(|directory| directory.ends_with("history")) {
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            self.opened.lock().unwrap().push(name);
+        }
+        self.disk.open(path, mode)
     }
 
     fn create_dir_all(&self, path: &Path) -> std::io::Result<()> {
-        self.0.create_dir_all(path)
+        self.disk.create_dir_all(path)
     }
 
     fn list(&self, dir: &Path) -> std::io::Result<Vec<String>> {
-        self.0.list(dir)
+        self.disk.list(dir)
     }
 
     fn exists(&self, path: &Path) -> std::io::Result<bool> {
-        self.0.exists(path)
+        self.disk.exists(path)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> std::io::Result<()> {
-        self.0.rename(from, to)
+        self.disk.rename(from, to)
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> std::io::Result<bool> {
+        if self.links { self.disk.link(from, to) } else { Ok(false) }
     }
 
     fn remove(&self, path: &Path) -> std::io::Result<()> {
-        self.0.remove(path)
+        self.disk.remove(path)
     }
 
     fn sync_dir(&self, dir: &Path) -> std::io::Result<()> {
-        self.0.sync_dir(dir)
+        self.disk.sync_dir(dir)
     }
 
     fn lock(&self, path: &Path, exclusive: bool) -> std::io::Result<LockOutcome> {
-        self.0.lock(path, exclusive)
+        self.disk.lock(path, exclusive)
     }
+}
+
+#[test]
+fn a_state_opens_the_runs_up_to_it_and_each_once() {
+    let disk = SimDisk::new();
+    let db = open(&disk);
+    for part in 0..4 {
+        commit(&db, part * 20 + 1..=part * 20 + 20);
+        db.flush().unwrap();
+    }
+    db.merge().unwrap();
+    let runs = run_files(&disk, "history");
+    assert_eq!(runs.len(), 4);
+    drop(db);
+    let disk = Watched::new(&disk, true);
+    let db = open(&disk);
+    let table = db.open_table("t").unwrap();
+    let read = |number: u64| {
+        let past = db.as_of(SnapshotId::from(number)).unwrap();
+        assert_eq!(past.get(&table, 0u64.to_be_bytes()).unwrap().unwrap()[..], value(0, number).unwrap());
+        disk.opened()
+    };
+    assert_eq!(read(35), [&runs[1][..], &runs[0]], "the newest first");
+    assert!(read(25).is_empty());
+    assert!(read(5).is_empty());
+    assert_eq!(read(75), [&runs[3][..], &runs[2]]);
+    assert!(read(50).is_empty() && read(35).is_empty());
 }
 
 #[test]
 fn where_files_have_one_name_it_is_written() {
     let disk = SimDisk::new();
-    let db = open(&OneName(disk.clone()));
+    let db = open(&Watched::new(&disk, false));
     commit(&db, 1..=COMMITS);
     db.flush().unwrap();
     let merged = run_files(&disk, "runs");
@@ -205,15 +255,17 @@ fn where_files_have_one_name_it_is_written() {
 }
 
 #[test]
-fn archived_runs_are_moved_without_being_copied() {
-    for one_name in [false, true] {
+fn archived_runs_are_moved_without_being_copied_if_they_can_be() {
+    for links in [true, false] {
         let disk = SimDisk::new();
-        let place: Arc<dyn Disk> = if one_name { Arc::new(OneName(disk.clone())) } else { disk.shared() };
-        let db = options().history_dir("past").open_on(place, "db").unwrap();
+        let place = Watched::new(&disk, links);
+        let db = options().history_dir("past").open_on(place.shared(), "db").unwrap();
         commit(&db, 1..=COMMITS);
         db.merge().unwrap();
         assert_eq!(run_files(&disk, "history").len(), 1);
+        place.opened();
         db.archive().unwrap();
+        assert_eq!(place.opened().is_empty(), links, "who copies it opens it");
         assert!(run_files(&disk, "history").is_empty());
         check(&db, COMMITS);
         drop(db);

@@ -88,8 +88,7 @@ impl Engine {
     /// For each chain the pages that its key frame has and the next one has not: born after the frame before, they are
     /// its own.
     fn frame_pages(&self, chains: &[&[Kept]], present: &Arc<BaseVersion>) -> Result<Vec<FramePages>> {
-        let root =
-            |index: usize| chains.get(index).and_then(|chain: &&[Kept]| chain[0].1.key_frame);
+        let root = |index: usize| chains.get(index).and_then(|chain: &&[Kept]| chain[0].1.key_frame);
         let mut frames = Vec::new();
         let mut before_generation = 0;
         for index in 0..chains.len() {

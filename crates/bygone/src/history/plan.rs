@@ -142,7 +142,10 @@ mod tests {
         assert!(!plan(vec![46, 80], &runs, 0).keep_runs);
         assert!(plan(vec![46, 96], &runs, CHAIN_RUNS_MAX - 2).keep_runs);
         let full = plan(vec![46, 96], &runs, CHAIN_RUNS_MAX - 1);
-        assert!(!full.keep_runs && full.include_end && !full.keep_base, "one that is written takes less place");
+        assert!(
+            !full.keep_runs && full.include_end && !full.keep_base,
+            "one that is written takes less place"
+        );
         assert!(plan(vec![46, 96], &runs, CHAIN_RUNS_MAX).keep_runs, "a new chain");
     }
 

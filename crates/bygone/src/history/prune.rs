@@ -45,7 +45,8 @@ pub(crate) struct Chain<'a> {
 pub(crate) fn plan<'a>(intervals: &'a [Kept], living: &Needed, worth_bytes: u64) -> Vec<Chain<'a>> {
     let chains: Vec<_> = chains(intervals).collect();
     let last = chains.len().saturating_sub(1);
-    let fate = |(i, chain)| Chain { intervals: chain, fate: fate(chain, living, (i < last).then_some(worth_bytes)) };
+    let fate =
+        |(i, chain)| Chain { intervals: chain, fate: fate(chain, living, (i < last).then_some(worth_bytes)) };
     chains.into_iter().enumerate().map(fate).collect()
 }
 
@@ -62,7 +63,8 @@ fn fate(chain: &[Kept], living: &Needed, worth_bytes: Option<u64>) -> Fate {
     let made_for: u64 = staying.iter().map(|(_, interval)| interval.snapshots).sum();
     let needed = living.within(staying[0].1.from, staying[last].0);
     let runs = staying.iter().flat_map(|(_, interval)| &interval.runs);
-    let runs = runs.fold(Runs::default(), |sum, run| Runs { runs: sum.runs + 1, bytes: sum.bytes + run.bytes });
+    let runs =
+        runs.fold(Runs::default(), |sum, run| Runs { runs: sum.runs + 1, bytes: sum.bytes + run.bytes });
     let put_together = worth_bytes.is_some_and(|worth_bytes| runs.is_scattered(worth_bytes));
     if runs.runs > 0 && (needed.count() * 2 <= made_for || put_together) {
         Fate::Rewritten { intervals: staying.len(), needed }

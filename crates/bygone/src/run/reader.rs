@@ -88,6 +88,9 @@ impl Run {
     /// `found`, once.
     #[inline]
     pub fn get(&self, key: &HashedKey<'_>, seq: u64, found: &mut dyn FnMut(&[u8])) -> Result<Lookup> {
+        if seq < self.meta.min_seq {
+            return Ok(Lookup::Absent);
+        }
         match self.find(key, VersionPlace::AtMost(seq), found)? {
             Found::Version { deleted: true, .. } => Ok(Lookup::Deleted),
             Found::Version { .. } => Ok(Lookup::Found),

@@ -12,9 +12,19 @@ use super::{FileRef, parent};
 #[derive(Clone)]
 pub(super) enum NameChange {
     /// Of a new file, or a second name of one that there is.
-    Create { path: PathBuf, file: FileRef },
-    Rename { from: PathBuf, to: PathBuf, file: FileRef },
-    Remove { path: PathBuf, file: FileRef },
+    Create {
+        path: PathBuf,
+        file: FileRef,
+    },
+    Rename {
+        from: PathBuf,
+        to: PathBuf,
+        file: FileRef,
+    },
+    Remove {
+        path: PathBuf,
+        file: FileRef,
+    },
 }
 
 impl NameChange {
