@@ -11,7 +11,8 @@
 //! that a step replaced can be used again by the next. So a merge does not need room for a second base. Where
 //! snapshots were declared, the old base is what they are read through until the merge is done, and it is
 //! published once, at the end. What changed until then is kept in the merged runs themselves, if snapshots see nearly
-//! all that is in them: they get second names among the history runs. Else it is written. The same holds for the window, which mostly is in every interval.
+//! all that is in them: they get second names among the history runs. Else it is written. The same holds for the
+//! window, which mostly is in every interval.
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::Ordering;
