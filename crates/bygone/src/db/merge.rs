@@ -365,12 +365,14 @@ impl Updates for NewestVersions<'_> {
 
     /// Passes the key with all its versions.
     fn advance(&mut self) -> Result<()> {
-        self.visibility.next_key();
         self.key.clear();
         self.key.extend_from_slice(self.versions.key().bytes);
-        let seen = self.visibility.sees(self.versions.seq());
-        if seen || self.include_end {
-            self.keep()?;
+        let writes = self.history.is_some();
+        if writes {
+            self.visibility.next_key();
+            if self.visibility.sees(self.versions.seq()) || self.include_end {
+                self.keep()?;
+            }
         }
         loop {
             self.step()?;
@@ -379,7 +381,7 @@ impl Updates for NewestVersions<'_> {
             if !same {
                 return Ok(());
             }
-            if self.visibility.sees(self.versions.seq()) {
+            if writes && self.visibility.sees(self.versions.seq()) {
                 self.keep()?;
             }
         }

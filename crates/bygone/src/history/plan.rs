@@ -9,8 +9,9 @@ use super::visibility::Needed;
 use crate::codec::Reader;
 use crate::run::RunMeta;
 
-/// A past read asks the runs of a chain that are not newer than it: there are no more than this.
-const CHAIN_RUNS_MAX: u64 = 16;
+/// A past read asks the runs of a chain that are not newer than it: there are no more than this. Enough for two merges
+/// of a large base, which are due when so many full memtables have gathered.
+const CHAIN_RUNS_MAX: u64 = 32;
 
 /// The intervals since the last key frame, as far as each holds everything that the next needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
