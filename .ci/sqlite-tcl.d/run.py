@@ -3,11 +3,11 @@
 Owns: the reading of `left-out`. Promises: every test that fails and is not listed is told, every listed one that does
 not fail any more, too; exits with 1 on the former. May call: testfixture.
 
-Usage: run.py --testfixture PATH --tree PATH --work DIRECTORY --logs DIRECTORY [--jobs N] [--seconds N] [--listed]
+Usage: run.py --testfixture PATH --tree PATH --work DIRECTORY --logs DIRECTORY [--jobs N] [--seconds N] [--slow] [--listed]
               [FILE ...]
 
-FILE is the name of a test file, or a pattern; without any, all files are run, but those that are left out whole. With
---listed these are run, too.
+FILE is the name of a test file, or a pattern; without any, all files are run, but the slow ones and those that are left out whole: --slow and
+--listed bring them in.
 """
 
 import argparse
@@ -28,6 +28,20 @@ FOLDERS = ["test", "ext/rtree", "ext/fts5/test", "ext/expert", "ext/recover", "e
 NO_TESTS = """
     all.test async.test extraquick.test fts3.test full.test mallocAll.test memleak.test permutations.test quick.test
     rbu.test rtree.test session.test soak.test speed*.test valgrind.test veryquick.test
+""".split()
+
+# What SQLite leaves out of its suite `veryquick`: every allocation fails once, every call of the system, or minutes of the
+# same. They run if they are named, or with --slow.
+SLOW = """
+    *malloc* *ioerr* *fault* *bigfile* *_err* *fts5corrupt* *fts5big* *fts5aj* *rbucrash* async2.test async3.test
+    autovacuum_crash.test backup.test bigsort.test btree8.test corrupt.test corruptC.test crash.test crash[2-7].test
+    delete3.test e_fkey.test e_fts3.test fts3an.test fts3corrupt2.test fts3cov.test fts3defer.test fts3rnd.test
+    fts3snippet.test fts3sort.test fts4check.test fts4growth*.test fts4langid.test fts4merge*.test fts5ac.test
+    fts5dlidx.test fts5prefix.test fts5unicode.test fuzz.test fuzz3.test fuzzer2.test in2.test loadext.test misc7.test
+    mmap4.test mutex2.test onefile.test recovercorrupt.test rtree3.test rtree4.test savepoint4.test savepoint6.test
+    securedel2.test select9.test sessionB.test sessionbig.test sort3.test sort4.test sqllimits1.test thread00[1-5].test
+    tkt2686.test trans2.test vacuum3.test view3.test walcrash*.test walprotocol.test walslow.test walthread.test
+    writecrash.test
 """.split()
 
 
@@ -116,6 +130,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--seconds", type=int, default=300)
     parser.add_argument("--listed", action="store_true")
+    parser.add_argument("--slow", action="store_true")
     parser.add_argument("files", nargs="*")
     arguments = parser.parse_args()
     listed = Listed(pathlib.Path(__file__).parent / "left-out")
@@ -125,12 +140,14 @@ def main():
     found = [path for path in found if not any(fnmatch.fnmatchcase(path.name, p) for p in NO_TESTS)]
     if arguments.files:
         found = [path for path in found if any(fnmatch.fnmatchcase(path.name, p) for p in arguments.files)]
+    elif not arguments.slow:
+        found = [path for path in found if not any(fnmatch.fnmatchcase(path.name, p) for p in SLOW)]
     whole = [path for path in found if path.name in listed.files]
     if arguments.listed:
         whole = []
     chosen = [path for path in found if path not in whole]
     names = {path.name for path in found}
-    stale = sorted((set(listed.files) | set(listed.tests)) - names) if not arguments.files else []
+    stale = sorted((set(listed.files) | set(listed.tests)) - names) if arguments.slow else []
 
     outcomes, bad = [], 0
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:

@@ -7,8 +7,12 @@
 ** is taken over when the name is opened. May call: the VFS "bygone", Tcl.
 **
 ** The methods of open files are Bygone's own, so that what is tested is what is shipped. SQLite loads this as an
-** extension after Bygone's, Tcl as a package after that, which gives the command `bygone`.
+** extension, which loads Bygone's; Tcl loads it then, too, for the command `bygone`.
+**
+** In the environment: BYGONE_EXTENSION, the library of Bygone's; BYGONE_RESERVED, if pages are to have the bytes at their
+** end that Bygone asks for.
 */
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -208,13 +212,33 @@ static int vfs_delete(sqlite3_vfs *self, const char *path, int sync) {
     return SQLITE_OK;
 }
 
-int sqlite3_bygonetcl_init(sqlite3 *connection, char **error, const sqlite3_api_routines *routines) {
-    SQLITE_EXTENSION_INIT2(routines);
-    below = sqlite3_vfs_find("bygone");
-    if (!below) {
-        *error = sqlite3_mprintf("Bygone is to be loaded first");
+/* Leaves no bytes at the end of pages to Bygone: many tests count pages, or what fits one. */
+static int file_control(sqlite3 *connection, const char *schema, int operation, void *argument) {
+    if (operation == SQLITE_FCNTL_RESERVE_BYTES && *(int *)argument >= 0) return SQLITE_OK;
+    return sqlite3_file_control(connection, schema, operation, argument);
+}
+
+/* Loads Bygone as SQLite would. */
+static int load_bygone(sqlite3 *connection, char **error, const sqlite3_api_routines *routines) {
+    static sqlite3_api_routines passed;
+    const char *path = getenv("BYGONE_EXTENSION");
+    void *library = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : 0;
+    int (*load)(sqlite3 *, char **, const sqlite3_api_routines *) = 0;
+    if (library) *(void **)&load = dlsym(library, "sqlite3_bygonesql_init");
+    if (!load) {
+        *error = sqlite3_mprintf("BYGONE_EXTENSION is not the library: %s", library || !path ? "" : dlerror());
         return SQLITE_ERROR;
     }
+    passed = *routines;
+    if (!getenv("BYGONE_RESERVED")) passed.file_control = file_control;
+    return load(connection, error, &passed);
+}
+
+int sqlite3_bygonetcl_init(sqlite3 *connection, char **error, const sqlite3_api_routines *routines) {
+    SQLITE_EXTENSION_INIT2(routines);
+    int code = load_bygone(connection, error, routines);
+    if (code != SQLITE_OK_LOAD_PERMANENTLY) return code;
+    below = sqlite3_vfs_find("bygone");
     vfs = *below;
     vfs.pNext = 0;
     vfs.zName = "bygone-by-name";
@@ -225,7 +249,7 @@ int sqlite3_bygonetcl_init(sqlite3 *connection, char **error, const sqlite3_api_
     return SQLITE_OK_LOAD_PERMANENTLY;
 }
 
-/* Says where the first name lies that is known, behind `name`. */
+/* The first name from `name` on that is there. */
 static Name *next_existing(Name *name) {
     while (name && !name->exists) name = name->next;
     return name;
