@@ -128,7 +128,7 @@ def main():
     for name in ["testfixture", "tree", "work", "logs"]:
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--seconds", type=int, default=300)
+    parser.add_argument("--seconds", type=int, default=600)
     parser.add_argument("--listed", action="store_true")
     parser.add_argument("--slow", action="store_true")
     parser.add_argument("files", nargs="*")
