@@ -3,11 +3,11 @@
 Owns: the reading of `left-out`. Promises: every test that fails and is not listed is told, every listed one that does
 not fail any more, too; exits with 1 on the former. May call: testfixture.
 
-Usage: run.py --testfixture PATH --tree PATH --work DIRECTORY --logs DIRECTORY [--jobs N] [--seconds N] [--slow] [--listed]
-              [FILE ...]
+Usage: run.py --testfixture PATH --tree PATH --work DIRECTORY --logs DIRECTORY
+              [--jobs N] [--seconds N] [--slow] [--listed] [FILE ...]
 
-FILE is the name of a test file, or a pattern; without any, all files are run, but the slow ones and those that are left out whole: --slow and
---listed bring them in.
+FILE is the name of a test file, or a pattern; without any, all files are run, but the slow ones and those that are left
+out whole: --slow and --listed bring them in.
 """
 
 import argparse
@@ -30,8 +30,8 @@ NO_TESTS = """
     rbu.test rtree.test session.test soak.test speed*.test valgrind.test veryquick.test
 """.split()
 
-# What SQLite leaves out of its suite `veryquick`: every allocation fails once, every call of the system, or minutes of the
-# same. They run if they are named, or with --slow.
+# What SQLite leaves out of its suite `veryquick`: every allocation fails once, every call of the system, or minutes of
+# the same. They run if they are named, or with --slow.
 SLOW = """
     *malloc* *ioerr* *fault* *bigfile* *_err* *fts5corrupt* *fts5big* *fts5aj* *rbucrash* async2.test async3.test
     autovacuum_crash.test backup.test bigsort.test btree8.test corrupt.test corruptC.test crash.test crash[2-7].test
@@ -80,7 +80,8 @@ def run_file(path, arguments):
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     result = place / "result"
-    command = [os.path.abspath(arguments.testfixture), str(pathlib.Path(__file__).parent / "prologue.tcl"), str(path), str(result)]
+    prologue = pathlib.Path(__file__).parent / "prologue.tcl"
+    command = [os.path.abspath(arguments.testfixture), *map(str, [prologue, path, result])]
     begun = time.monotonic()
     with open(pathlib.Path(arguments.logs) / f"{path.name}.log", "wb") as log:
         process = subprocess.Popen(
