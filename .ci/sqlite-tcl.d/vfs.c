@@ -9,8 +9,8 @@
 ** The methods of open files are Bygone's own, so that what is tested is what is shipped. SQLite loads this as an
 ** extension, which loads Bygone's; Tcl loads it then, too, for the command `bygone`.
 **
-** In the environment: BYGONE_EXTENSION, the library of Bygone's; BYGONE_RESERVED, if pages are to have the bytes at their
-** end that Bygone asks for.
+** In the environment: BYGONE_EXTENSION, the library of Bygone's; BYGONE_RESERVED, if pages are to have the bytes at
+** their end that Bygone asks for.
 */
 #include <dlfcn.h>
 #include <pthread.h>
