@@ -159,7 +159,8 @@ def main():
             unexpected, _, _ = judge(outcome, listed)
             bad += len(unexpected)
             if unexpected:
-                shown = " ".join(unexpected[:12]) + (f" and {len(unexpected) - 12} more" if len(unexpected) > 12 else "")
+                more = [f"and {len(unexpected) - 12} more"] if len(unexpected) > 12 else []
+                shown = " ".join(unexpected[:12] + more)
                 print(f"[{done}/{len(chosen)}] {outcome.name}: {outcome.count} tests, UNEXPECTED: {shown}", flush=True)
             elif done % 100 == 0:
                 print(f"[{done}/{len(chosen)}]", flush=True)

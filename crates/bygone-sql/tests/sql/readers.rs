@@ -141,7 +141,8 @@ fn what_is_opened_as_immutable_stays_one_state() {
 #[test]
 fn a_database_without_locks_is_refused() {
     let place = Place::new();
-    run(&place.sql(), "CREATE TABLE t(a)");
+    let connection = place.sql();
+    run(&connection, "CREATE TABLE t(a)");
     for parameters in ["&nolock=1", "&nolock=yes&mode=ro"] {
         let error = Connection::open(place.uri(parameters)).unwrap_err();
         assert_eq!(error.sqlite_error_code(), Some(ErrorCode::CannotOpen), "{parameters}");
