@@ -62,7 +62,9 @@ const LOG: usize = 167;
 // The numbers are places in `sqlite3_api_routines`, to which entries are only ever appended.
 api! {
     0 aggregate_context(*mut sqlite3_context, c_int) -> *mut c_void;
+    3 bind_double(*mut sqlite3_stmt, c_int, f64) -> c_int;
     5 bind_int64(*mut sqlite3_stmt, c_int, i64) -> c_int;
+    6 bind_null(*mut sqlite3_stmt, c_int) -> c_int;
     12 bind_value(*mut sqlite3_stmt, c_int, *const sqlite3_value) -> c_int;
     16 close(*mut sqlite3) -> c_int;
     22 column_count(*mut sqlite3_stmt) -> c_int;
@@ -83,7 +85,12 @@ api! {
     89 result_value(*mut sqlite3_context, *mut sqlite3_value);
     91 set_authorizer(*mut sqlite3, Option<Authorizer>, *mut c_void) -> c_int;
     94 step(*mut sqlite3_stmt) -> c_int;
+    95 table_column_metadata(*mut sqlite3, *const c_char, *const c_char, *const c_char, *mut *const c_char,
+        *mut *const c_char, *mut c_int, *mut c_int, *mut c_int) -> c_int;
     101 user_data(*mut sqlite3_context) -> *mut c_void;
+    102 value_blob(*mut sqlite3_value) -> *const c_void;
+    103 value_bytes(*mut sqlite3_value) -> c_int;
+    105 value_double(*mut sqlite3_value) -> f64;
     107 value_int64(*mut sqlite3_value) -> i64;
     109 value_text(*mut sqlite3_value) -> *const u8;
     113 value_type(*mut sqlite3_value) -> c_int;
@@ -102,6 +109,8 @@ api! {
     187 uri_boolean(*const c_char, *const c_char, c_int) -> c_int;
     189 uri_parameter(*const c_char, *const c_char) -> *const c_char;
     192 auto_extension(Option<unsafe extern "C" fn()>) -> c_int;
+    193 bind_blob64(*mut sqlite3_stmt, c_int, *const c_void, u64, Destructor) -> c_int;
+    194 bind_text64(*mut sqlite3_stmt, c_int, *const c_char, u64, Destructor, u8) -> c_int;
     197 malloc64(u64) -> *mut c_void;
     264 db_name(*mut sqlite3, c_int) -> *const c_char;
 }
@@ -163,10 +172,8 @@ impl Api {
     /// `context` is that of a call of the function that goes on.
     pub unsafe fn answer_text(&self, context: *mut sqlite3_context, text: &str) {
         let bytes = c_int::try_from(text.len()).unwrap_or(c_int::MAX);
-        // SAFETY: this is how C says SQLITE_TRANSIENT: a pointer to no function, which is compared and never called.
-        let transient = unsafe { std::mem::transmute::<isize, Destructor>(crate::ffi::SQLITE_TRANSIENT) };
         // SAFETY: the text is copied before the call returns.
-        unsafe { (self.result_text)(context, text.as_ptr().cast(), bytes, transient) };
+        unsafe { (self.result_text)(context, text.as_ptr().cast(), bytes, transient()) };
     }
 
     /// Gives an SQL function its result: an error.
@@ -181,6 +188,12 @@ impl Api {
             (self.result_error_code)(context, code);
         }
     }
+}
+
+/// Says that the callee makes a copy of its own.
+pub fn transient() -> Destructor {
+    // SAFETY: this is how C says SQLITE_TRANSIENT: a pointer to no function, which is compared and never called.
+    unsafe { std::mem::transmute::<isize, Destructor>(crate::ffi::SQLITE_TRANSIENT) }
 }
 
 /// A text of C's, copied; bytes that are not UTF-8 are replaced.

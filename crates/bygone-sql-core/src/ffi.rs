@@ -271,7 +271,9 @@ pub const SQLITE_READ: c_int = 20;
 pub const SQLITE_FUNCTION: c_int = 31;
 
 pub const SQLITE_INTEGER: c_int = 1;
+pub const SQLITE_FLOAT: c_int = 2;
 pub const SQLITE_TEXT: c_int = 3;
+pub const SQLITE_BLOB: c_int = 4;
 pub const SQLITE_NULL: c_int = 5;
 pub const SQLITE_UTF8: c_int = 1;
 pub const SQLITE_DIRECTONLY: c_int = 0x0008_0000;

@@ -528,6 +528,11 @@ impl MainFile {
         self.table.as_ref()
     }
 
+    /// What the transaction that is open reads; `None` outside of one, or if there is no such database.
+    pub(crate) fn moment(&self) -> Option<(Snapshot, Table, Shape)> {
+        Some((self.view.clone()?, self.table()?.clone(), self.shape))
+    }
+
     /// The past that is read.
     pub(crate) fn past(&self) -> Option<&Past> {
         self.past.as_ref()

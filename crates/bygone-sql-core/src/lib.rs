@@ -6,6 +6,7 @@
 //! `ARCHITECTURE.md` tells how a transaction of SQLite's becomes one of the engine's.
 
 pub mod api;
+mod btree;
 mod changes;
 mod commit;
 pub mod directory;
@@ -25,12 +26,13 @@ mod sets;
 mod snapshots;
 mod statement;
 mod vfs;
+mod vtab;
 
 use std::ffi::c_int;
 
 use api::Api;
 use host::Host;
-pub use moment::{parse_time, written as written_time};
+pub use moment::{Moment, NoMoment, parse_time, understand, written as written_time};
 pub use session::{OnProgress, SetProgress, SetStats};
 pub use sets::{on_set_progress, set_stats};
 pub use vfs::{NUMBER_PARAMETER, push_escaped};

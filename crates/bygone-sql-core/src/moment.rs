@@ -1,11 +1,11 @@
 //! Which moment is meant by the text that names it.
 //!
-//! Owns: how that text is understood. Promises: a snapshot's name wins over its id, and an id over a time, as for the
-//! command's `--as-of`; the word `now` always means the present. May call: `failure`.
+//! Owns: how that text is understood, in SQL and on the command line. Promises: a snapshot's name wins over its id, and
+//! an id over a time; the word `now` always means the present. May call: `failure`.
 
 use std::time::SystemTime;
 
-use bygone::{Db, Error, Seq, Snapshot, SnapshotId};
+use bygone::{Db, Error, Seq, Snapshot, SnapshotId, SnapshotRef};
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp, ToSpan};
@@ -13,62 +13,92 @@ use jiff::{Span, Timestamp, ToSpan};
 use crate::failure::{Failure, Result};
 use crate::ffi::{SQLITE_ERROR, SQLITE_ERROR_SNAPSHOT};
 
-/// The past that `text` means; `None` for the present.
+/// What a text means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// The present.
+    Now,
+    /// A snapshot, a commit, or a time. Whether there is one, or what is kept of it, only [`Db::as_of`] tells.
+    Past(SnapshotRef),
+}
+
+/// Why a text names no moment.
+#[derive(Debug)]
+pub enum NoMoment {
+    /// It makes no sense behind the word that it begins with.
+    NotUnderstood(String),
+    /// No snapshot has this name, and it is nothing else either.
+    Unknown(String),
+    /// The database did not tell.
+    Database(Error),
+}
+
+/// Understands a text: `now`; a snapshot's name; all digits, an id; behind an `@`, the number of a commit; else a time.
+/// The first that there is counts. `name:`, `id:`, `commit:` and `time:` leave no choice; `seq:` is as `commit:`.
 ///
-/// In this order: `now`; a snapshot's name; if it is all digits, an id; a time, which means the latest state at or
-/// before it that is kept: of a commit in the window, or else of a snapshot. `name:`, `id:` and `time:` in front leave
-/// no choice; `seq:` stands before the number of a commit.
+/// # Errors
+/// Why it names no moment.
+pub fn understand(db: &Db, text: &str) -> std::result::Result<Moment, NoMoment> {
+    let not_understood = || {
+        NoMoment::NotUnderstood(format!(
+            "{text:?} is not understood: write now, name:NAME, id:NUMBER, commit:NUMBER, or time:\"2026-05-01 12:00:00\" \
+             (UTC, or RFC 3339 with a zone)"
+        ))
+    };
+    let id = |number: u64| Moment::Past(SnapshotId::from(number).into());
+    let commit = |number: u64| Moment::Past(Seq::from(number).into());
+    let at = |time: SystemTime| Moment::Past(SnapshotRef::Time(time));
+    if text.eq_ignore_ascii_case("now") {
+        return Ok(Moment::Now);
+    }
+    if let Some(name) = text.strip_prefix("name:") {
+        return Ok(Moment::Past(name.into()));
+    }
+    if let Some(digits) = text.strip_prefix("id:") {
+        return digits.parse().map(id).map_err(|_| not_understood());
+    }
+    if let Some(digits) = text.strip_prefix("commit:").or_else(|| text.strip_prefix("seq:")) {
+        return digits.parse().map(commit).map_err(|_| not_understood());
+    }
+    if let Some(time) = text.strip_prefix("time:") {
+        return parse_time(time, Timestamp::now()).map(at).ok_or_else(not_understood);
+    }
+    match db.snapshot_info(text) {
+        Err(Error::SnapshotNotFound { deleted: None, .. }) => {}
+        found => return Ok(Moment::Past(found.map_err(NoMoment::Database)?.id.into())),
+    }
+    if let Ok(number) = text.parse() {
+        return Ok(id(number));
+    }
+    if let Some(Ok(number)) = text.strip_prefix('@').map(str::parse) {
+        return Ok(commit(number));
+    }
+    parse_time(text, Timestamp::now()).map(at).ok_or_else(|| {
+        NoMoment::Unknown(format!(
+            "no snapshot is named {text:?}, and it is neither an id nor a commit such as @17 nor a time such as \
+             \"2026-05-01 12:00:00\" (UTC) or \"5 minutes ago\""
+        ))
+    })
+}
+
+impl From<NoMoment> for Failure {
+    fn from(error: NoMoment) -> Failure {
+        match error {
+            NoMoment::NotUnderstood(text) => Failure::new(SQLITE_ERROR, text),
+            NoMoment::Unknown(text) => Failure::new(SQLITE_ERROR_SNAPSHOT, text),
+            NoMoment::Database(error) => error.into(),
+        }
+    }
+}
+
+/// The past that `text` means; `None` for the present.
 ///
 /// # Errors
 /// If nothing is understood or found, in words.
-pub fn find(db: &Db, text: &str) -> Result<Option<Snapshot>> {
-    if text.eq_ignore_ascii_case("now") {
-        return Ok(None);
-    }
-    past(db, text).map(Some)
-}
-
-fn past(db: &Db, text: &str) -> Result<Snapshot> {
-    let not_understood = || {
-        Failure::new(
-            SQLITE_ERROR,
-            format!(
-                "{text:?} is not understood: a snapshot's name, its id, a time such as \"2026-05-01 12:00:00\" \
-                     (UTC), \"5 minutes ago\", or now"
-            ),
-        )
-    };
-    if let Some(name) = text.strip_prefix("name:") {
-        return Ok(db.as_of(name)?);
-    }
-    if let Some(digits) = text.strip_prefix("id:") {
-        let id: u64 = digits.parse().map_err(|_| not_understood())?;
-        return Ok(db.as_of(SnapshotId::from(id))?);
-    }
-    if let Some(digits) = text.strip_prefix("seq:") {
-        let seq: u64 = digits.parse().map_err(|_| not_understood())?;
-        return Ok(db.as_of(Seq::from(seq))?);
-    }
-    if let Some(time) = text.strip_prefix("time:") {
-        let time = parse_time(time, Timestamp::now()).ok_or_else(not_understood)?;
-        return Ok(db.as_of(time)?);
-    }
-    match db.as_of(text) {
-        Err(Error::SnapshotNotFound { deleted: None, .. }) => {}
-        found => return Ok(found?),
-    }
-    if let Ok(id) = text.parse::<u64>() {
-        return Ok(db.as_of(SnapshotId::from(id))?);
-    }
-    match parse_time(text, Timestamp::now()) {
-        Some(time) => Ok(db.as_of(time)?),
-        None => Err(Failure::new(
-            SQLITE_ERROR_SNAPSHOT,
-            format!(
-                "no snapshot is named {text:?}, and it is neither an id nor a time such as \
-                     \"2026-05-01 12:00:00\" (UTC) or \"5 minutes ago\""
-            ),
-        )),
+pub(crate) fn find(db: &Db, text: &str) -> Result<Option<Snapshot>> {
+    match understand(db, text)? {
+        Moment::Now => Ok(None),
+        Moment::Past(past) => Ok(Some(db.as_of(past)?)),
     }
 }
 
@@ -117,8 +147,10 @@ mod tests {
             assert_eq!(parsed(text).as_deref(), Some("2026-05-01 12:00:00.000000"), "{text}");
         }
         assert_eq!(parsed("2026-05-01").as_deref(), Some("2026-05-01 00:00:00.000000"));
+        assert_eq!(parsed("2026-05-01 12:00:00.25").as_deref(), Some("2026-05-01 12:00:00.250000"));
+        assert_eq!(parsed("1 day ago").as_deref(), Some("2026-04-30 12:00:00.000000"));
         assert_eq!(parsed("5 minutes ago").as_deref(), Some("2026-05-01 11:55:00.000000"));
-        for text in ["", "5 minutes", "yesterday-ish", "2026-13-01", "12"] {
+        for text in ["", "5 minutes", "yesterday-ish", "2026-13-01", "12", "9999999 years ago"] {
             assert_eq!(parsed(text), None, "{text}");
         }
     }

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, Weak};
 
 use crate::directory::locked;
@@ -51,6 +52,8 @@ pub(crate) struct Session {
     /// Of its last set query.
     pub stats: Mutex<Option<SetStats>>,
     pub on_progress: Mutex<Option<OnProgress>>,
+    /// How many cursors of virtual tables of ours are open.
+    pub cursors: AtomicUsize,
 }
 
 /// What a query is told of the snapshot that it runs as of.

@@ -1,11 +1,12 @@
 //! Connections of our own to the host's SQLite, and prepared statements.
 //!
 //! Owns: [`Connection`], [`Statement`]. Promises: each is closed once; a failure has SQLite's code and words, or the
-//! words of what it comes from. May call: `host`, `failure`.
+//! words of what it comes from. May call: `host`, `failure`, `btree` for its values.
 
 use std::ffi::{CStr, CString, c_int};
 
-use crate::api::text;
+use crate::api::{Api, text, transient};
+use crate::btree::Value;
 use crate::failure::{self, Failure, Result};
 use crate::ffi::*;
 use crate::host::Host;
@@ -34,6 +35,31 @@ impl Connection {
     /// SQLite's address of it.
     pub fn raw(&self) -> *mut sqlite3 {
         self.raw
+    }
+
+    /// The name of a column's collation.
+    pub fn collation(&self, schema: &CStr, table: &str, column: &str) -> String {
+        let (Ok(table), Ok(column)) = (CString::new(table), CString::new(column)) else {
+            return String::new();
+        };
+        let mut name = std::ptr::null();
+        let none = std::ptr::null_mut();
+        // SAFETY: the connection is open, the names end with a NUL; what is not wanted is not written.
+        let code = unsafe {
+            (self.host.api.table_column_metadata)(
+                self.raw,
+                schema.as_ptr(),
+                table.as_ptr(),
+                column.as_ptr(),
+                std::ptr::null_mut(),
+                &mut name,
+                none,
+                none,
+                none,
+            )
+        };
+        // SAFETY: the name stays as long as the schema.
+        if code == SQLITE_OK { unsafe { text(name) }.unwrap_or_default() } else { String::new() }
     }
 
     /// Prepares the one statement that a text has.
@@ -186,12 +212,56 @@ impl Statement {
         self.bound(code)
     }
 
+    /// Sets a parameter, counted from 1, to a value that was read in a page; texts are in the database's encoding.
+    pub fn bind(&mut self, parameter: usize, value: &Value, encoding: u8) -> Result<()> {
+        let (api, raw, parameter) = (&self.host.api, self.raw, parameter as c_int);
+        // SAFETY: as in `step`; what is pointed to has so many bytes, and is copied.
+        let code = unsafe {
+            match value {
+                Value::Null => (api.bind_null)(raw, parameter),
+                Value::Integer(number) => (api.bind_int64)(raw, parameter, *number),
+                Value::Real(number) => (api.bind_double)(raw, parameter, *number),
+                Value::Text(bytes) => {
+                    let count = bytes.len() as u64;
+                    (api.bind_text64)(raw, parameter, bytes.as_ptr().cast(), count, transient(), encoding)
+                }
+                Value::Blob(bytes) => {
+                    (api.bind_blob64)(raw, parameter, bytes.as_ptr().cast(), bytes.len() as u64, transient())
+                }
+            }
+        };
+        self.bound(code)
+    }
+
     /// Sets parameters, from `first` on, to the values of another statement's row, as they are.
     pub fn bind_row(&mut self, first: usize, row: &Statement) -> Result<()> {
         for column in 0..row.column_count() {
             self.bind_value(first + column, row.value(column))?;
         }
         Ok(())
+    }
+
+    /// Whether a value of the row is the same as one of another's, in type and content.
+    pub fn has_same(&self, column: usize, other: &Statement, other_column: usize) -> bool {
+        let (a, b) = (self.value(column), other.value(other_column));
+        let api = &self.host.api;
+        // SAFETY: both are values of rows that were found last.
+        unsafe {
+            let kind = (api.value_type)(a);
+            kind == (api.value_type)(b)
+                && match kind {
+                    SQLITE_NULL => true,
+                    SQLITE_INTEGER => (api.value_int64)(a) == (api.value_int64)(b),
+                    SQLITE_FLOAT => (api.value_double)(a).to_bits() == (api.value_double)(b).to_bits(),
+                    kind => bytes(api, a, kind) == bytes(api, b, kind),
+                }
+        }
+    }
+
+    /// Whether a value of the row is NULL.
+    pub fn is_null(&self, column: usize) -> bool {
+        // SAFETY: as in `value`.
+        unsafe { (self.host.api.value_type)(self.value(column)) == SQLITE_NULL }
     }
 
     fn bound(&self, code: c_int) -> Result<()> {
@@ -203,6 +273,22 @@ impl Drop for Statement {
     fn drop(&mut self) {
         // SAFETY: it is finalized once.
         unsafe { (self.host.api.finalize)(self.raw) };
+    }
+}
+
+/// The bytes of a value that is a text or a blob.
+///
+/// # Safety
+/// The value stays as it is as long as the bytes are used.
+unsafe fn bytes<'v>(api: &Api, value: *mut sqlite3_value, kind: c_int) -> &'v [u8] {
+    // SAFETY: as promised. The length is asked for behind the content, which may be converted.
+    unsafe {
+        let content: *const u8 = match kind {
+            SQLITE_TEXT => (api.value_text)(value),
+            _ => (api.value_blob)(value).cast(),
+        };
+        let count = usize::try_from((api.value_bytes)(value)).unwrap_or(0);
+        if content.is_null() { &[] } else { std::slice::from_raw_parts(content, count) }
     }
 }
 

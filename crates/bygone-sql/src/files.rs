@@ -9,7 +9,7 @@
 //! The copy's pages are then put into the table in commits of bounded size. The record that says how many pages there
 //! are comes with the last, and before it nobody sees any.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use bygone_sql_core::pages::{HEADER_BYTES, Shape, is_page_size, key, reserved_by
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
+use tempfile::TempDir;
 
 use crate::error::{Error, Result};
 use crate::host;
@@ -30,6 +31,9 @@ const COMMIT_BYTES: usize = 8 << 20;
 
 /// Pages copied at once.
 const STEP_PAGES: i32 = 1000;
+
+/// What the names of the folders begin with that imports copy into.
+const COPIES_PREFIX: &str = ".bygone-import-";
 
 /// How long an import waits for who is writing to the file.
 const BUSY: Duration = Duration::from_secs(10);
@@ -73,14 +77,14 @@ pub fn import_file(
     }
     let source = open_source(path)?;
     let folder = copies_folder(db);
-    let copies = tempfile::Builder::new().prefix(".bygone-import-").tempdir_in(&folder);
-    let copies = copies.map_err(|error| file_error(&folder, "write in", error))?;
+    remove_abandoned(&folder);
+    let (copies, lock) = make_copies(&folder).map_err(|error| file_error(&folder, "write in", error))?;
     let copy = copies.path().join("copy");
     copy_source(&source, &copy)?;
     drop(source);
     let file = File::open(&copy).map_err(|error| file_error(&copy, "read", error))?;
     // What is open stays, and nothing is left over if the process ends from here on.
-    drop(copies);
+    drop((copies, lock));
 
     let old = match old {
         Some(shape) if shape.pages == 0 => {
@@ -105,6 +109,41 @@ fn copies_folder(db: &Db) -> PathBuf {
         Some(parent) if directory.is_dir() => parent.to_owned(),
         // It is on no disk of the system's.
         _ => std::env::temp_dir(),
+    }
+}
+
+/// A folder for a copy, with the lock that says that it is in use.
+fn make_copies(folder: &Path) -> io::Result<(TempDir, File)> {
+    loop {
+        let copies = tempfile::Builder::new().prefix(COPIES_PREFIX).tempdir_in(folder)?;
+        // Before it is locked, another import may take it for an abandoned one.
+        match File::open(copies.path()) {
+            Ok(lock) => match lock.try_lock() {
+                Err(TryLockError::WouldBlock) => {}
+                // Where there are no locks, nobody takes it for an abandoned one either.
+                _ if copies.path().is_dir() => return Ok((copies, lock)),
+                _ => {}
+            },
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Deletes folders that imports have left whose process was killed: those that nobody has locked. What cannot be
+/// deleted stays, and is in nobody's way.
+fn remove_abandoned(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        let is_copies = entry.file_name().as_encoded_bytes().starts_with(COPIES_PREFIX.as_bytes())
+            && entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if is_copies
+            && let Ok(lock) = File::open(&path)
+            && lock.try_lock().is_ok()
+        {
+            let _ = fs::remove_dir_all(&path);
+        }
     }
 }
 

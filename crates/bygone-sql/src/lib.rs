@@ -22,14 +22,19 @@
 //! };
 //! assert_eq!(balance(&bank)?, 95);
 //! assert_eq!(balance(&db.sql_as_of("main", "before-fees")?)?, 100);
+//!
+//! // What changed, with the columns of the table.
+//! bank.execute_batch("CREATE VIRTUAL TABLE temp.fees USING bygone_diff(accounts, 'before-fees', now)")?;
+//! let fees = bank.query_row("SELECT sum(old_balance - balance) FROM fees", [], |row| row.get::<_, i64>(0))?;
+//! assert_eq!(fees, 5);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! What else there is in SQL (`snapshot_now`, `PRAGMA as_of`, `ATTACH` of the past, `bygone_snapshots`) is the same
-//! here and in every other host that has loaded the extension: `docs/sql.md` describes it. [`execute`] and [`run`]
-//! add `COMMIT WITH SNAPSHOT` and `SELECT AS OF`. [`import_file`] and [`export_file`] take whole databases in from
-//! SQLite's files, and out again.
+//! What else there is in SQL (`snapshot_now`, `PRAGMA as_of`, `ATTACH` of the past, `bygone_snapshots`, `bygone_diff`,
+//! `bygone_history`) is the same here and in every other host that has loaded the extension: `docs/sql.md` describes
+//! it. [`execute`] and [`run`] add `COMMIT WITH SNAPSHOT` and `SELECT AS OF`. [`import_file`] and [`export_file`] take
+//! whole databases in from SQLite's files, and out again.
 #![deny(unsafe_op_in_unsafe_fn)]
 #![deny(missing_docs)]
 

@@ -6,13 +6,15 @@
 //! `staging`, `session`.
 //!
 //! The four are aggregates: each row gives a snapshot, and the end does the work. SQLite ends an aggregate also where a
-//! statement fails half-way, and does not say so: such a set query may be answered in vain.
+//! statement fails half-way, and does not say so; but then it has closed the statement's cursors before. So where one of
+//! `bygone_snapshots` or another table of ours was open at the last row, and is not at the end, nothing is done.
 
 mod reader;
 mod staging;
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, c_int};
+use std::sync::atomic::Ordering;
 
 use bygone::SnapshotId;
 pub(crate) use reader::{Asker, uri};
@@ -39,8 +41,8 @@ enum Mechanism {
 
 type Final = unsafe extern "C" fn(*mut sqlite3_context);
 
-/// A name, how many arguments, flags, and what is called: a function itself, or the end of an aggregate.
-type Function = (&'static CStr, c_int, c_int, Option<ScalarFunction>, Option<Final>);
+/// A name, how many arguments, flags, and what is called: a function itself, or the steps and the end of an aggregate.
+type Function = (&'static CStr, c_int, c_int, Option<ScalarFunction>, Option<(ScalarFunction, Final)>);
 
 /// What the rows of an aggregate have given so far.
 #[derive(Default)]
@@ -49,6 +51,8 @@ struct Gathered {
     /// The arguments behind the snapshot.
     texts: Vec<String>,
     failed: bool,
+    /// How many cursors of our tables were open at the last row.
+    cursors: usize,
 }
 
 /// Makes the functions known to a connection.
@@ -57,20 +61,23 @@ struct Gathered {
 /// The connection is open.
 pub(crate) unsafe fn register(host: &Host, connection: *mut sqlite3) -> c_int {
     let session = Session::begin(connection);
-    let aggregates: [(&CStr, c_int, Final); 4] = [
-        (c"CollateData", 3, collate),
-        (c"AggregateDataInVariable", 3, in_variable),
-        (c"AggregateDataInTable", 4, in_table),
-        (c"CollateDataIntoIntervals", 3, intervals),
+    let aggregates: [(&CStr, c_int, ScalarFunction, Final); 4] = [
+        (c"CollateData", 3, step::<3>, collate),
+        (c"AggregateDataInVariable", 3, step::<3>, in_variable),
+        (c"AggregateDataInTable", 4, step::<4>, in_table),
+        (c"CollateDataIntoIntervals", 3, step::<3>, intervals),
     ];
-    let aggregates =
-        aggregates.map(|(name, count, end)| (name, count, SQLITE_UTF8 | SQLITE_DIRECTONLY, None, Some(end)));
+    let aggregates = aggregates.into_iter().flat_map(|(name, count, step, end)| {
+        let flags = SQLITE_UTF8 | SQLITE_DIRECTONLY;
+        // Without the schema, or with it behind the others.
+        [count, count + 1].map(|count| -> Function { (name, count, flags, None, Some((step, end))) })
+    });
     let scalars: [Function; 2] = [
         (c"current_snapshot", 0, SQLITE_UTF8 | SQLITE_INNOCUOUS, Some(current_snapshot), None),
         (c"bygone_set_stats", 0, SQLITE_UTF8, Some(stats), None),
     ];
-    for (name, count, flags, function, end) in aggregates.into_iter().chain(scalars) {
-        let step: Option<ScalarFunction> = end.is_some().then_some(step);
+    for (name, count, flags, function, aggregate) in aggregates.chain(scalars) {
+        let (step, end) = aggregate.unzip();
         // SAFETY: the connection is open; SQLite releases the share, also when it refuses.
         let code = unsafe {
             (host.api.create_function_v2)(
@@ -138,7 +145,12 @@ unsafe fn session<'s>(host: &Host, context: *mut sqlite3_context) -> &'s Session
     unsafe { &*(host.api.user_data)(context).cast::<Session>() }
 }
 
-unsafe extern "C" fn step(context: *mut sqlite3_context, count: c_int, values: *mut *mut sqlite3_value) {
+/// A row of an aggregate, which has so many arguments without the schema.
+unsafe extern "C" fn step<const ARGUMENTS: usize>(
+    context: *mut sqlite3_context,
+    count: c_int,
+    values: *mut *mut sqlite3_value,
+) {
     let Some(host) = Host::get() else { return };
     // SAFETY: what SQLite passes. The memory is zeros at first, and then what was put there.
     unsafe {
@@ -152,8 +164,11 @@ unsafe extern "C" fn step(context: *mut sqlite3_context, count: c_int, values: *
         }
         let gathered = &mut **place;
         let values = std::slice::from_raw_parts(values, usize::try_from(count).unwrap_or(0));
-        let gone_on =
-            answer(context, host, || gathered.add(host, (host.api.context_db_handle)(context), values));
+        // Relaxed: all cursors of a connection are opened and closed in calls of it.
+        gathered.cursors = session(host, context).cursors.load(Ordering::Relaxed);
+        let gone_on = answer(context, host, || {
+            gathered.add(host, (host.api.context_db_handle)(context), values, ARGUMENTS)
+        });
         gathered.failed |= !gone_on;
     }
 }
@@ -166,6 +181,7 @@ impl Gathered {
         host: &Host,
         connection: *mut sqlite3,
         values: &[*mut sqlite3_value],
+        arguments: usize,
     ) -> Result<()> {
         let [snapshot, others @ ..] = values else { return Ok(()) };
         // SAFETY: as promised.
@@ -182,7 +198,7 @@ impl Gathered {
             // SAFETY: as promised.
             SQLITE_TEXT => unsafe {
                 let name = text((host.api.value_text)(*snapshot).cast()).unwrap_or_default();
-                let file = &*wanted_file(host, connection, None)?;
+                let file = &*wanted_file(host, connection, texts.get(arguments - 1).cloned())?;
                 file.directory.db.snapshot_info(&name[..])?.id.into()
             },
             _ => return Err(Failure::new(SQLITE_ERROR, "a snapshot is named by its id or its name")),
@@ -230,7 +246,9 @@ unsafe fn finish(context: *mut sqlite3_context, mechanism: Mechanism) {
         } else {
             Box::from_raw(std::mem::replace(&mut *place, std::ptr::null_mut()))
         };
-        if gathered.failed {
+        // Relaxed: as in `step`. The statement has failed, for reasons of its own.
+        let is_torn_down = session(host, context).cursors.load(Ordering::Relaxed) < gathered.cursors;
+        if gathered.failed || is_torn_down {
             return;
         }
         answer(context, host, || {
@@ -268,6 +286,8 @@ impl Set<'_> {
             return Ok(());
         };
         let other = |index: usize| others.get(index).map(String::as_str).unwrap_or_default();
+        // Behind the snapshot, the query and what the mechanism takes.
+        let schema = others.get(if self.mechanism == Mechanism::InTable { 2 } else { 1 }).cloned();
         // What is wrong in these need not wait for the query.
         let pairs = if self.mechanism == Mechanism::InTable { aggregates(other(1))? } else { Vec::new() };
         let target = match self.mechanism {
@@ -275,7 +295,7 @@ impl Set<'_> {
             _ => Some(self.target(other(0))?),
         };
         // SAFETY: as promised.
-        let staging = unsafe { self.ask_all(&gathered.snapshots, query) }?;
+        let staging = unsafe { self.ask_all(&gathered.snapshots, query, schema) }?;
         let table = match self.mechanism {
             Mechanism::Collate => staging.collated()?,
             Mechanism::InTable => staging.in_table(&pairs)?,
@@ -327,8 +347,13 @@ impl Set<'_> {
     ///
     /// # Safety
     /// As [`answer`](Set::answer).
-    unsafe fn ask_all(&self, snapshots: &BTreeSet<u64>, query: &str) -> Result<Staging> {
-        let file = wanted_file(self.host, self.connection, None)?;
+    unsafe fn ask_all(
+        &self,
+        snapshots: &BTreeSet<u64>,
+        query: &str,
+        schema: Option<String>,
+    ) -> Result<Staging> {
+        let file = wanted_file(self.host, self.connection, schema)?;
         let (directory, table) = {
             // SAFETY: the files of a connection that is in a call are borrowed by nobody else; this borrow ends here.
             let file = unsafe { &*file };

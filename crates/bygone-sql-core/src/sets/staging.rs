@@ -130,20 +130,34 @@ impl Staging {
         Ok((names, self.connection.prepare(&format!("SELECT {select} FROM {ALL} {ORDER}"))?))
     }
 
-    /// At which snapshots a query's one value, if it has a row, was another than at the one before: snapshot, what
-    /// happened, the value.
-    pub fn changes(&self) -> Result<Statement> {
-        if self.columns.is_none() {
+    /// At which snapshots a query's one row, if it has one, was another than at the one before: snapshot, what
+    /// happened, the row. Of one that is gone there are only its first columns, `keys` of them.
+    pub fn changes(&self, keys: usize) -> Result<Statement> {
+        let Some((columns, _)) = &self.columns else {
             return self.connection.prepare("SELECT NULL WHERE 0");
-        }
-        self.connection.prepare(
-            "SELECT snapshot, CASE WHEN before IS NULL THEN 'insert' WHEN state IS NULL THEN 'delete' ELSE 'update' END,
-                    state
-             FROM (SELECT snapshot, state, lag(state) OVER (ORDER BY snapshot) AS before
-                   FROM (SELECT snapshot, (SELECT c0 FROM rows WHERE number BETWEEN runs.first AND runs.last) AS state
+        };
+        let list =
+            |column: &dyn Fn(usize) -> String| (0..columns.len()).map(column).collect::<Vec<_>>().join(", ");
+        let shown = |index| match index < keys {
+            true => format!("coalesce(new.c{index}, old.c{index})"),
+            false => format!("new.c{index}"),
+        };
+        self.connection.prepare(&format!(
+            "SELECT snapshot, CASE WHEN before IS NULL THEN 'insert' WHEN now IS NULL THEN 'delete' ELSE 'update' END,
+                    {}
+             FROM (SELECT snapshot, now, lag(now) OVER (ORDER BY snapshot) AS before
+                   FROM (SELECT snapshot, (SELECT number FROM rows WHERE number BETWEEN runs.first AND runs.last) AS now
                          FROM runs))
-             WHERE state IS NOT before ORDER BY snapshot",
-        )
+             LEFT JOIN rows AS new ON new.number = now LEFT JOIN rows AS old ON old.number = before
+             WHERE now IS NOT before
+               AND (now IS NULL OR before IS NULL OR ({}) IS NOT ({}) OR ({}) IS NOT ({}))
+             ORDER BY snapshot",
+            list(&shown),
+            list(&|index| format!("new.c{index}")),
+            list(&|index| format!("old.c{index}")),
+            list(&|index| format!("typeof(new.c{index})")),
+            list(&|index| format!("typeof(old.c{index})")),
+        ))
     }
 
     /// One value over all rows of the query's one column.

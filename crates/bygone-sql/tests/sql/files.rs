@@ -107,3 +107,70 @@ fn an_import_that_is_cut_off_is_not_seen_and_can_be_done_again() {
     println!("{operations} operations, {unseen} cut off, {seen} whole");
     assert!(unseen > 0);
 }
+
+#[test]
+fn what_a_killed_import_left_is_removed() {
+    let place = Place::new();
+    let file = place.directory.path().join("app.db");
+    make_file(&file, 10);
+    let abandoned = place.directory.path().join(".bygone-import-x1");
+    let in_use = place.directory.path().join(".bygone-import-x2");
+    for folder in [&abandoned, &in_use] {
+        std::fs::create_dir(folder).unwrap();
+        std::fs::write(folder.join("copy"), "half").unwrap();
+    }
+    let lock = std::fs::File::open(&in_use).unwrap();
+    lock.lock().unwrap();
+    import_file(&place.db, "app", &file, false, |_, _| {}).unwrap();
+    assert!(!abandoned.exists() && in_use.exists());
+    drop(lock);
+    import_file(&place.db, "app", &file, true, |_, _| {}).unwrap();
+    assert!(!in_use.exists());
+    let left: Vec<_> = std::fs::read_dir(place.directory.path()).unwrap().collect();
+    assert_eq!(left.len(), 2, "the file and the database: {left:?}");
+}
+
+/// The page size changes where another file takes the place of a database; the past keeps its own.
+#[test]
+fn states_of_several_page_sizes_are_read_and_compared() {
+    let place = Place::new();
+    let mut expected = Vec::new();
+    for (page_bytes, encoding, rows) in [(1024, "UTF-16le", 45), (512, "UTF-8", 40), (8192, "UTF-8", 50)] {
+        let file = place.directory.path().join(format!("{page_bytes}.db"));
+        let source = Connection::open(&file).unwrap();
+        run(
+            &source,
+            &format!(
+                "PRAGMA page_size = {page_bytes}; PRAGMA encoding = '{encoding}';
+                 CREATE TABLE t(a INTEGER PRIMARY KEY, b TEXT);
+                 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT {rows})
+                 INSERT INTO t SELECT i, 'text ' || i || iif(i = 7, {page_bytes}, '') FROM n"
+            ),
+        );
+        drop(source);
+        import_file(&place.db, "app", &file, true, |_, _| {}).unwrap();
+        let id = place.db.snapshot_now(None).unwrap();
+        expected.push((id, page_bytes, rows));
+    }
+    let app = place.db.sql("app").unwrap();
+    for (id, page_bytes, rows) in &expected {
+        let past = place.db.sql_as_of("app", *id).unwrap();
+        let mut connections = vec![&past];
+        // SQLite's connections have one text encoding.
+        if *page_bytes != 1024 {
+            run(&app, &format!("PRAGMA as_of = 'id:{id}'"));
+            connections.push(&app);
+        }
+        for connection in connections {
+            assert_eq!(number(connection, "SELECT count(*) FROM t"), *rows);
+            assert_eq!(number(connection, "PRAGMA page_size"), *page_bytes);
+            check(connection);
+        }
+    }
+    let changes = |a: usize, b: usize, change: &str| {
+        let (a, b) = (expected[a].0, expected[b].0);
+        number(&app, &format!("SELECT count(*) FROM bygone_diff('t', {a}, {b}) WHERE change = '{change}'"))
+    };
+    assert_eq!((changes(0, 1, "insert"), changes(0, 1, "update"), changes(0, 1, "delete")), (0, 1, 5));
+    assert_eq!((changes(1, 2, "insert"), changes(1, 2, "update"), changes(1, 2, "delete")), (10, 1, 0));
+}

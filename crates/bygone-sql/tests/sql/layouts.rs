@@ -160,7 +160,9 @@ fn constants_are_those_of_sqlite() {
         SQLITE_READ,
         SQLITE_FUNCTION,
         SQLITE_INTEGER,
+        SQLITE_FLOAT,
         SQLITE_TEXT,
+        SQLITE_BLOB,
         SQLITE_NULL,
         SQLITE_INDEX_CONSTRAINT_EQ,
     );

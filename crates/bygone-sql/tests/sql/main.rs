@@ -7,6 +7,8 @@ mod basics;
 mod changes;
 mod crash;
 mod differential;
+mod diffs;
+mod diffs_measured;
 mod files;
 mod layout;
 mod layouts;

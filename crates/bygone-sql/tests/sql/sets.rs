@@ -524,3 +524,63 @@ fn stretches(picked: &[u64], rows: &[(u64, String)]) -> Vec<String> {
     out.sort();
     out
 }
+
+#[test]
+fn another_database_of_the_session_is_asked_by_its_name() {
+    let (place, connection) = bank();
+    run(&connection, &format!("ATTACH '{}' AS aux", place.uri("&db=second")));
+    run(&connection, "CREATE TABLE aux.t(x); INSERT INTO aux.t VALUES (7); SELECT snapshot_now('seven')");
+    run(&connection, "UPDATE aux.t SET x = 8; SELECT snapshot_now('eight')");
+    let ids = "FROM bygone_snapshots('aux') WHERE name IN ('seven', 'eight')";
+    let count = |sql: &str| number(&connection, &format!("SELECT {sql} {ids}"));
+    assert_eq!(count("CollateData(id, 'SELECT x FROM t', 'a', 'aux')"), 2);
+    assert_eq!(rows(&connection, "SELECT x FROM a"), ["Integer(7)", "Integer(8)"]);
+    assert_eq!(count("AggregateDataInVariable(name, 'SELECT x FROM t', 'sum', 'aux')"), 15);
+    assert_eq!(count("AggregateDataInTable(id, 'SELECT x FROM t', 'b', 'x:max', 'aux')"), 1);
+    assert_eq!(count("CollateDataIntoIntervals(id, 'SELECT x FROM t', 'c', 'AUX')"), 2);
+    let of_main = format!("SELECT CollateData(id, 'SELECT x FROM t', 'd') {ids}");
+    assert!(failure(&connection, &of_main).2.contains("no such table"));
+    let of_nothing = format!("SELECT CollateData(id, 'SELECT x FROM t', 'd', 'temp') {ids}");
+    assert!(failure(&connection, &of_nothing).2.contains("\"temp\" is not a database on Bygone"));
+}
+
+#[test]
+fn a_statement_that_fails_makes_no_table() {
+    let (_place, connection) = bank();
+    let collate = "CollateData(id, 'SELECT owner FROM accounts', 'result')";
+    for failing in [
+        format!("SELECT {collate} FROM bygone_snapshots WHERE id < 3 OR json('x' || id)"),
+        format!(
+            "SELECT {collate} FROM (SELECT id FROM bygone_snapshots ORDER BY name DESC) WHERE id > 1 OR json('x' || id)"
+        ),
+        format!(
+            "WITH s AS MATERIALIZED (SELECT id FROM bygone_snapshots) SELECT {collate} FROM s WHERE id < 3 OR json('x' || id)"
+        ),
+    ] {
+        assert!(failure(&connection, &failing).2.contains("malformed JSON"), "{failing}");
+        let found = number(&connection, "SELECT count(*) FROM temp.sqlite_schema WHERE name = 'result'");
+        assert_eq!(found, 0, "{failing}");
+    }
+    // However the snapshots are found, a statement that does not fail makes its table.
+    for source in [
+        "bygone_snapshots",
+        "(SELECT id FROM bygone_snapshots ORDER BY name DESC LIMIT 3)",
+        "(SELECT max(id) AS id FROM bygone_snapshots GROUP BY id)",
+        "(SELECT id FROM bygone_snapshots UNION SELECT 1)",
+        "bygone_snapshots AS s JOIN (SELECT 1 AS x) ON x IN (SELECT id FROM bygone_snapshots)",
+        "(SELECT value AS id FROM json_each('[1,2,3]'))",
+    ] {
+        let ids =
+            if source.contains(" AS s") { collate.replacen("id", "s.id", 1) } else { collate.to_owned() };
+        let count = number(&connection, &format!("SELECT {ids} FROM {source}"));
+        assert!(count > 2, "{source}: {count}");
+        run(&connection, "DROP TABLE temp.result");
+    }
+    assert_eq!(
+        number(
+            &connection,
+            &format!("WITH s AS MATERIALIZED (SELECT id FROM bygone_snapshots) SELECT {collate} FROM s")
+        ),
+        4
+    );
+}
