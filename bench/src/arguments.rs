@@ -10,7 +10,7 @@ use clap::{Parser, ValueEnum};
 /// Measures Bygone beside its peers. Engines take turns, each in a process of its own; medians are compared.
 #[derive(Clone, Debug, Parser)]
 pub struct Arguments {
-    /// What to measure: `kv`, `memtable`, `past`, `snapshots`.
+    /// What to measure: `kv`, `memtable`, `past`, `snapshots`, `sql`.
     pub suite: String,
 
     /// The engines, in their order, or `all`; by default those that were built in. A peer that was not is built

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::engines;
+use crate::suites::Suite;
 
 /// The peers in C++.
 const CXX_PEERS: &[&str] = &["rocksdb", "speedb", "speedb-snap"];
@@ -39,16 +39,16 @@ fn cxx_flags(feature: &str, manifest_dir: &Path) -> String {
     flags.trim_start().to_owned()
 }
 
-/// The program that plays this engine. Builds it if need be, which for a library in C++ takes many minutes the
+/// The program that plays this engine in this suite. Builds it if need be, which for a library in C++ takes many minutes the
 /// first time.
-pub fn program_for(engine: &str) -> Result<PathBuf> {
+pub fn program_for(suite: &Suite, engine: &str) -> Result<PathBuf> {
     let own = std::env::current_exe()?;
-    if engines::is_built_in(engine) {
+    if suite.has(engine) {
         return Ok(own);
     }
     // The program is in TARGET/release.
     let target = own.ancestors().nth(2).context("this program is not in a target directory")?;
-    let feature = feature_of(engine);
+    let feature = suite.feature.unwrap_or_else(|| feature_of(engine));
     let target = target.join("players").join(feature);
     eprintln!("building with {feature} in {}", target.display());
     let manifest_dir = Path::new(env!("CARGO_MANIFEST_DIR"));

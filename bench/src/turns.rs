@@ -13,15 +13,14 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::arguments::Arguments;
 use crate::context::Measurement;
-use crate::engines;
 use crate::machine::Machine;
 use crate::players;
-use crate::report::{Figures, write_json, write_table};
-use crate::suites;
+use crate::report::{Figures, OURS, write_json, write_table};
+use crate::suites::{self, Suite};
 
 pub fn conduct(arguments: &Arguments) -> Result<()> {
     let suite = suites::find(&arguments.suite)?;
-    let engines = chosen(&arguments.engines, suite.engines)?;
+    let engines = chosen(&arguments.engines, suite)?;
     let parent = match &arguments.dir {
         Some(dir) => dir.clone(),
         None => std::env::current_dir()?,
@@ -38,7 +37,8 @@ pub fn conduct(arguments: &Arguments) -> Result<()> {
         "machine": machine,
     });
     // All before the first run, so that no run follows on a build.
-    let programs = engines.iter().map(|engine| players::program_for(engine)).collect::<Result<Vec<_>>>()?;
+    let programs =
+        engines.iter().map(|engine| players::program_for(suite, engine)).collect::<Result<Vec<_>>>()?;
     let mut figures = Figures::default();
     for run in 1..=arguments.runs {
         for (engine, program) in engines.iter().zip(&programs) {
@@ -57,8 +57,9 @@ pub fn conduct(arguments: &Arguments) -> Result<()> {
     write_table(&mut std::io::stdout().lock(), &rows, &engines)
 }
 
-/// The engines to run: those asked for, all that the suite knows, or those that are built in.
-fn chosen(asked: &[String], known: &[&str]) -> Result<Vec<String>> {
+/// The engines to run: those asked for, all that the suite knows, or those that are built in, ours at least.
+fn chosen(asked: &[String], suite: &Suite) -> Result<Vec<String>> {
+    let known = suite.engines;
     let named = |engines: &[&str]| engines.iter().map(|engine| (*engine).to_owned()).collect();
     if asked == ["all"] {
         return Ok(named(known));
@@ -71,7 +72,8 @@ fn chosen(asked: &[String], known: &[&str]) -> Result<Vec<String>> {
         );
     }
     if asked.is_empty() {
-        let built: Vec<_> = known.iter().copied().filter(|engine| engines::is_built_in(engine)).collect();
+        let built: Vec<_> =
+            known.iter().copied().filter(|engine| *engine == OURS || suite.has(engine)).collect();
         return Ok(named(&built));
     }
     Ok(asked.to_vec())

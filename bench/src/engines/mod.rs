@@ -6,8 +6,12 @@
 
 #[cfg(feature = "art")]
 mod art;
+#[cfg(feature = "sql")]
+mod bdbsql;
 mod bygone;
 mod bygone_past;
+#[cfg(feature = "sql")]
+mod bygone_sql;
 #[cfg(feature = "canopydb")]
 mod canopydb;
 #[cfg(feature = "fjall")]
@@ -30,8 +34,12 @@ mod rocks_snapshots;
 #[cfg(feature = "skiplist")]
 mod skiplist;
 pub mod snapshots;
+#[cfg(feature = "sql")]
+pub mod sql;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+#[cfg(feature = "sql")]
+mod stock_sql;
 #[cfg(feature = "wiredtiger")]
 mod wiredtiger;
 #[cfg(feature = "wiredtiger")]
@@ -155,6 +163,11 @@ pub fn is_built_in(name: &str) -> bool {
         "art" => cfg!(feature = "art"),
         _ => false,
     }
+}
+
+/// Whether this program was built with a feature that is no engine's.
+pub fn is_feature_built_in(feature: &str) -> bool {
+    feature == "sql" && cfg!(feature = "sql")
 }
 
 /// Opens an engine over an empty or its own directory.

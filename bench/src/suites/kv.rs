@@ -22,6 +22,7 @@ pub const SUITE: Suite = Suite {
     name: "kv",
     engines: &["bygone", "redb", "fjall", "lmdb"],
     cases: &["load", "get", "scan", "begin", "overwrite", "durable", "as_of", "declare"],
+    feature: None,
     sizes: |scale| serde_json::to_value(Sizes::of(scale)).unwrap_or_default(),
     run,
 };

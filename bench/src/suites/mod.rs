@@ -5,14 +5,16 @@
 
 mod kv;
 mod memtable;
-mod past;
+pub mod past;
 mod snapshots;
+mod sql;
 
 use anyhow::{Context as _, Result};
 use hdrhistogram::Histogram;
 
 use crate::arguments::{Arguments, Scale};
 use crate::context::Context;
+use crate::engines;
 
 pub struct Suite {
     pub name: &'static str,
@@ -20,12 +22,24 @@ pub struct Suite {
     pub engines: &'static [&'static str],
     /// What `--cases` may name.
     pub cases: &'static [&'static str],
+    /// The cargo feature that brings all of its engines in; without one, each has a feature of its name.
+    pub feature: Option<&'static str>,
     /// Sizes and options, for the record.
     pub sizes: fn(Scale) -> serde_json::Value,
     pub run: fn(&Context) -> Result<()>,
 }
 
-const SUITES: &[Suite] = &[kv::SUITE, memtable::SUITE, past::SUITE, snapshots::SUITE];
+impl Suite {
+    /// Whether this program has the engine in it; else one built with a feature has.
+    pub fn has(&self, engine: &str) -> bool {
+        match self.feature {
+            Some(feature) => engines::is_feature_built_in(feature),
+            None => engines::is_built_in(engine),
+        }
+    }
+}
+
+const SUITES: &[Suite] = &[kv::SUITE, memtable::SUITE, past::SUITE, snapshots::SUITE, sql::SUITE];
 
 pub fn find(name: &str) -> Result<&'static Suite> {
     let names: Vec<_> = SUITES.iter().map(|suite| suite.name).collect();

@@ -106,6 +106,7 @@ api! {
         Option<ScalarFunction>, Option<unsafe extern "C" fn(*mut sqlite3_context)>, Destructor) -> c_int;
     166 extended_errcode(*mut sqlite3) -> c_int;
     185 stmt_readonly(*mut sqlite3_stmt) -> c_int;
+    187 uri_boolean(*const c_char, *const c_char, c_int) -> c_int;
     189 uri_parameter(*const c_char, *const c_char) -> *const c_char;
     192 auto_extension(Option<unsafe extern "C" fn()>) -> c_int;
     193 bind_blob64(*mut sqlite3_stmt, c_int, *const c_void, u64, Destructor) -> c_int;
@@ -154,6 +155,15 @@ impl Api {
         let value = unsafe { (self.uri_parameter)(name, parameter.as_ptr()) };
         // SAFETY: null or a text that lives as long as `name`.
         unsafe { text(value) }
+    }
+
+    /// Whether a parameter of the URI that a file was opened by says yes, as SQLite understands that.
+    ///
+    /// # Safety
+    /// As [`parameter`](Api::parameter).
+    pub unsafe fn says_yes(&self, name: *const c_char, parameter: &CStr) -> bool {
+        // SAFETY: as promised.
+        unsafe { (self.uri_boolean)(name, parameter.as_ptr(), 0) != 0 }
     }
 
     /// Gives an SQL function its result: a text.

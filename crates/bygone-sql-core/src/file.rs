@@ -35,6 +35,8 @@ pub struct MainFile {
     pub(crate) database: Arc<Database>,
     /// Whether nothing may be written, ever.
     pub(crate) read_only: bool,
+    /// Whether SQLite takes it to change never: then it reads one past for ever.
+    pub(crate) is_immutable: bool,
     /// `SQLITE_LOCK_...`
     pub(crate) level: c_int,
     /// What is read, from SHARED on.
@@ -71,6 +73,19 @@ pub(crate) struct Past {
     pub view: Snapshot,
     /// The table as of then.
     pub table: Option<Table>,
+}
+
+impl Past {
+    /// What the table of this name was as of a view.
+    pub fn new(text: String, view: Snapshot, table: &str) -> Result<Past> {
+        let table = match view.table(table) {
+            Ok(table) => Some(table),
+            // There was no such database yet: it is empty then.
+            Err(Error::TableNotFound { .. }) => None,
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Past { text, view, table })
+    }
 }
 
 /// What SQLite's own cache holds, as far as we have seen.
@@ -132,6 +147,7 @@ impl MainFile {
             directory,
             database,
             read_only,
+            is_immutable: false,
             level: SQLITE_LOCK_NONE,
             view: None,
             table: None,

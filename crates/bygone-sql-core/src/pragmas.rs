@@ -101,6 +101,10 @@ fn is_full(value: &str) -> bool {
 /// # Errors
 /// Where SQLite reads, what it reads must not change.
 fn check_idle(file: &MainFile) -> Result<()> {
+    if file.is_immutable {
+        let text = "what is opened as immutable reads one state, and keeps to it";
+        return Err(Failure::new(SQLITE_ERROR, text));
+    }
     if file.level != SQLITE_LOCK_NONE || !is_autocommit(file) {
         let text = "what is read cannot change inside a transaction, nor while a statement reads";
         return Err(Failure::new(SQLITE_ERROR, text));

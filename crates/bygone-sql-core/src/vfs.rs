@@ -133,8 +133,15 @@ unsafe fn open_main(
     let parameter = |parameter: &CStr| unsafe { host.api.parameter(name, parameter) };
     // SAFETY: as promised.
     let path = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(name) }.to_bytes()));
+    // SAFETY: as promised.
+    let (immutable, nolock) =
+        unsafe { (host.api.says_yes(name, c"immutable"), host.api.says_yes(name, c"nolock")) };
+    if nolock && !immutable {
+        let text = "nolock is not possible: SQLite's locks tell where transactions begin and end";
+        return Err(Failure::new(SQLITE_CANTOPEN, text));
+    }
     let as_of = parameter(c"as_of");
-    let read_only = flags & SQLITE_OPEN_READONLY != 0 || as_of.is_some();
+    let read_only = flags & SQLITE_OPEN_READONLY != 0 || as_of.is_some() || immutable;
     let opening = Opening {
         create: flags & SQLITE_OPEN_CREATE != 0,
         read_only,
@@ -154,9 +161,15 @@ unsafe fn open_main(
     };
     let name = parameter(c"db").unwrap_or_else(|| "main".to_owned());
     let database = directory.database(&name)?;
-    let past = as_of.map(|text| past(&directory, &database.table, text)).transpose()?.flatten();
+    let mut past = as_of.map(|text| past(&directory, &database.table, text)).transpose()?.flatten();
+    if immutable && past.is_none() {
+        // SQLite takes no locks, and never looks again whether its cache still holds.
+        let view = directory.db.snapshot();
+        past = Some(Past::new(format!("seq:{}", u64::from(view.seq())), view, &database.table)?);
+    }
     let read_only = read_only || directory.read_only;
     let mut main = MainFile::new(host, file, directory, database, (read_only, past));
+    main.is_immutable = immutable;
     if flags & SQLITE_OPEN_CREATE == 0 && !main.exists()? {
         return Err(Failure::new(
             SQLITE_CANTOPEN,
@@ -169,13 +182,7 @@ unsafe fn open_main(
 /// The past that a text means; `None` for the present.
 pub(crate) fn past(directory: &Handle, table: &str, text: String) -> Result<Option<Past>> {
     let Some(view) = moment::find(&directory.db, &text)? else { return Ok(None) };
-    let table = match view.table(table) {
-        Ok(table) => Some(table),
-        // There was no such database yet: it is empty then.
-        Err(bygone::Error::TableNotFound { .. }) => None,
-        Err(error) => return Err(error.into()),
-    };
-    Ok(Some(Past { text, view, table }))
+    Past::new(text, view, table).map(Some)
 }
 
 /// Writes a part of a URI in such a way that nothing in it means anything.

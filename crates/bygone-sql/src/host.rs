@@ -94,6 +94,7 @@ fn api() -> Api {
         result_error_code: sqlite3_result_error_code,
         context_db_handle: sqlite3_context_db_handle,
         create_function_v2: sqlite3_create_function_v2,
+        uri_boolean: sqlite3_uri_boolean,
         uri_parameter: sqlite3_uri_parameter,
         auto_extension: sqlite3_auto_extension,
         malloc64: sqlite3_malloc64,

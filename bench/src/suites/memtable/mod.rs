@@ -19,6 +19,7 @@ pub const SUITE: Suite = Suite {
     name: "memtable",
     engines: &["bygone", "rocksdb", "speedb", "skiplist", "art"],
     cases: &["alone", "scan", "overwrite", "mixed", "seek", "alternate", "latency"],
+    feature: None,
     sizes: |scale| serde_json::to_value(Sizes::of(scale)).unwrap_or_default(),
     run,
 };

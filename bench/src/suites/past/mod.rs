@@ -10,7 +10,7 @@ mod overhead;
 mod present;
 mod query;
 mod rows;
-mod turns;
+pub mod turns;
 
 use std::path::Path;
 
@@ -25,6 +25,7 @@ pub const SUITE: Suite = Suite {
     name: "past",
     engines: &["bygone", "rocksdb", "wiredtiger", "lmdb", "redb", "sqlite"],
     cases: &["overhead", "query", "open", "present", "held", "diff", "delete"],
+    feature: None,
     sizes: |scale| serde_json::to_value(Sizes::of(scale)).unwrap_or_default(),
     run,
 };

@@ -36,6 +36,7 @@ pub const SUITE: Suite = Suite {
         "sqlite",
     ],
     cases: &["idle", "paced", "flat_out", "held", "moved", "get"],
+    feature: None,
     sizes: |scale| serde_json::to_value(Sizes::of(scale)).unwrap_or_default(),
     run,
 };

@@ -7,8 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use bygone_sql::Sql;
+use rusqlite::{Connection, ErrorCode};
 
-use crate::support::{Place, check, number, run};
+use crate::support::{Place, check, failure, number, run, text};
 
 #[test]
 fn readers_see_whole_commits_and_keep_what_they_see() {
@@ -105,4 +106,46 @@ fn connections_open_and_close_on_many_threads() {
         }
     });
     drop(directory);
+}
+
+#[test]
+fn what_is_opened_as_immutable_stays_one_state() {
+    let place = Place::new();
+    let writer = place.sql();
+    run(
+        &writer,
+        "CREATE TABLE t(a INTEGER PRIMARY KEY, b INTEGER, c);
+         INSERT INTO t WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < 500)
+                  SELECT i, 0, randomblob(300) FROM c;
+         SELECT snapshot_now('full')",
+    );
+    let open = |parameters: &str| Connection::open(place.uri(parameters));
+    // SQLite takes no locks here, and keeps what it has read.
+    let reader = open("&immutable=1").unwrap();
+    assert_eq!(number(&reader, "SELECT count(*) FROM t WHERE a <= 100"), 100);
+    run(&writer, "UPDATE t SET b = 1; DELETE FROM t WHERE a > 200; CREATE TABLE more(a)");
+    assert_eq!(number(&reader, "SELECT count(*) - sum(b) FROM t"), 500);
+    check(&reader);
+    assert!(text(&reader, "PRAGMA as_of").starts_with("seq:"));
+    let (_, _, words) = failure(&reader, "PRAGMA as_of = 'full'");
+    assert!(words.contains("immutable"), "{words}");
+    let (code, _, _) = failure(&reader, "DELETE FROM t");
+    assert_eq!(code, ErrorCode::ReadOnly);
+
+    let past = open("&immutable=1&as_of=full").unwrap();
+    assert_eq!(number(&past, "SELECT count(*) - sum(b) FROM t"), 500);
+    assert_eq!(text(&past, "PRAGMA as_of"), "full");
+    assert_eq!(number(&open("&immutable=1").unwrap(), "SELECT count(*) - sum(b) FROM t"), 0);
+}
+
+#[test]
+fn a_database_without_locks_is_refused() {
+    let place = Place::new();
+    let connection = place.sql();
+    run(&connection, "CREATE TABLE t(a)");
+    for parameters in ["&nolock=1", "&nolock=yes&mode=ro"] {
+        let error = Connection::open(place.uri(parameters)).unwrap_err();
+        assert_eq!(error.sqlite_error_code(), Some(ErrorCode::CannotOpen), "{parameters}");
+    }
+    assert_eq!(number(&Connection::open(place.uri("&nolock=0")).unwrap(), "SELECT count(*) FROM t"), 0);
 }

@@ -16,6 +16,7 @@ use crate::cache::{Cache, Frame, FrameTable, Guard, NewFrame};
 use crate::limits::PAGE_BYTES;
 
 const WAYS: u64 = 4;
+const SLOT_BYTES: usize = size_of::<u64>();
 
 #[derive(Debug)]
 pub(super) struct ArchivedFrames {
@@ -49,9 +50,9 @@ impl ArchivedFrames {
     }
 
     pub fn insert<'g>(&self, id: PageId, page: &Page, guard: &'g Guard) -> Option<&'g Page> {
-        let mut frame = NewFrame::new(PAGE_BYTES + size_of::<u64>(), id.birth);
-        frame[..PAGE_BYTES].copy_from_slice(page);
-        frame[PAGE_BYTES..].copy_from_slice(&id.slot.to_le_bytes());
+        let mut frame = NewFrame::new(SLOT_BYTES + PAGE_BYTES, id.birth);
+        frame[..SLOT_BYTES].copy_from_slice(&id.slot.to_le_bytes());
+        frame[SLOT_BYTES..].copy_from_slice(page);
         let first = self.first_place(id);
         let free = (first..first + WAYS).find(|place| self.table.get(*place, guard).is_none());
         // Relaxed: any way will do.
@@ -60,10 +61,12 @@ impl ArchivedFrames {
     }
 }
 
-/// The page in a frame, if it is this one. The slot stands behind it, the tag is the birth.
+/// The page in a frame, if it is this one. The tag is the birth; the slot stands before the page, where it is in the
+/// processor's cache with the page's head.
 fn page_of(frame: Frame<'_>, id: PageId) -> Option<&Page> {
-    let (page, slot) = frame.bytes().split_first_chunk::<PAGE_BYTES>()?;
-    (frame.tag() == id.birth && slot == id.slot.to_le_bytes()).then_some(page)
+    let (slot, page) = frame.bytes().split_first_chunk::<SLOT_BYTES>()?;
+    let page = page.try_into().ok()?;
+    (frame.tag() == id.birth && *slot == id.slot.to_le_bytes()).then_some(page)
 }
 
 #[cfg(test)]

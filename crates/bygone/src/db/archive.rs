@@ -24,7 +24,7 @@ use super::relief::RELIEF_PAGES;
 use crate::archive::{Archive, Change, MOVING, PageId};
 use crate::base::DeadPage;
 use crate::error::{Error, Result};
-use crate::io::{File, OpenMode, exists, list, remove, sync_dir};
+use crate::io::{File, OpenMode, exists, link_anew, list, remove, sync_dir};
 use crate::limits::PAGE_BYTES;
 use crate::run;
 
@@ -301,9 +301,13 @@ impl Engine {
         // Others are in the making, or litter.
         let intervals = self.past.intervals(&self.present.layers().base)?;
         let named: HashSet<u64> =
-            intervals.iter().filter_map(|(_, interval)| interval.run).map(|run| run.id).collect();
+            intervals.iter().flat_map(|(_, interval)| &interval.runs).map(|run| run.id).collect();
         names.retain(|name| run::file_id(name).is_some_and(|id| named.contains(&id)));
         for name in &names {
+            let path = directory.join(name);
+            if link_anew(disk, &local.join(name), &path)? {
+                continue;
+            }
             let moving = directory.join(format!("{name}{MOVING}"));
             if exists(disk, &moving)? {
                 remove(disk, &moving)?;
@@ -320,7 +324,6 @@ impl Engine {
                 at += bytes as u64;
             }
             to.sync()?;
-            let path = directory.join(name);
             disk.rename(&moving, &path).map_err(|e| Error::io(&moving, "rename", e))?;
         }
         if !names.is_empty() {

@@ -201,7 +201,7 @@ impl<'e> Bulk<'e> {
         let keeps_base = !needed.is_empty();
         if keeps_base {
             let snapshots = needed.count();
-            let interval = Interval { from, key_frame: Some(root), run: None, snapshots };
+            let interval = Interval { from, key_frame: Some(root), runs: Vec::new(), snapshots };
             self.rebuild.set(rows::HISTORY, &place.seq.to_be_bytes(), Some(&interval.encode()))?;
         }
         if !self.window.is_empty() {

@@ -2,7 +2,7 @@
 //!
 //! Owns: the copying loop that flush, consolidation and pruning share, and the stream that ends when the database
 //! is closed. Promises: of each key those versions go on that a needed state sees, and, where the present is
-//! read through the outcome, the newest. May call: run, history.
+//! read through the outcome, the newest. May call: run, snapshot, history.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,13 +11,14 @@ use crate::error::{Error, Result};
 use crate::history::visibility::{Needed, Visibility};
 use crate::layer::{Key, Versions};
 use crate::run::{MergedVersions, Run, RunWriter};
+use crate::snapshot::rows;
 
 /// Whether a key's newest version is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Newest {
     /// For the present and all that comes.
     Always,
-    /// Only if a needed state sees it.
+    /// Only if a needed state sees it: the outcome is for the past alone.
     IfSeen,
 }
 
@@ -33,6 +34,10 @@ pub(super) fn keep_needed(
     let (mut table, mut key) = (None, Vec::new());
     while versions.advance()? {
         let (version, seq) = (versions.key(), versions.seq());
+        if version.table == rows::COMMIT_TIMES && newest_needed == Newest::IfSeen {
+            // Only the present is asked for times.
+            continue;
+        }
         let newest = table != Some(version.table) || key != version.bytes;
         if newest {
             table = Some(version.table);

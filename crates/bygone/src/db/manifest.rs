@@ -12,7 +12,7 @@ use crate::limits::RUNS_MAX;
 use crate::run::RunMeta;
 use crate::snapshot::{WindowStart, WindowState};
 
-const MANIFEST_VERSION: u16 = 4;
+const MANIFEST_VERSION: u16 = 5;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Manifest {
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn a_manifest_comes_back_and_a_cut_one_is_refused() {
         let run = RunMeta { id: 3, min_seq: 1, max_seq: 9, records: 4, bytes: 5, footer_checksum: 6 };
-        let chain = Chain { length: 2, bytes: 77 };
+        let chain = Chain { runs: 2, bytes: 77 };
         let manifest = Manifest {
             hash_seed: 1,
             wal_floor: 2,

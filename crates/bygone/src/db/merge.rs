@@ -10,7 +10,9 @@
 //! that hold those versions too, so every view that may be taken reads the same through it; and the pages
 //! that a step replaced can be used again by the next. So a merge does not need room for a second base. Where
 //! snapshots were declared, the old base is what they are read through until the merge is done, and it is
-//! published once, at the end. The same holds for the window, which mostly is in every interval.
+//! published once, at the end. What changed until then is kept in the merged runs themselves, if snapshots see nearly
+//! all that is in them: they get second names among the history runs. Else it is written. The same holds for the
+//! window, which mostly is in every interval.
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::Ordering;
@@ -23,7 +25,7 @@ use crate::error::{Error, Result};
 use crate::history::Interval;
 use crate::history::plan::Plan;
 use crate::history::visibility::Visibility;
-use crate::io::{remove, sync_dir};
+use crate::io::{link_anew, remove, sync_dir};
 use crate::layer::{Key, Versions};
 use crate::limits::PAGE_BYTES;
 use crate::run::{Run, RunMeta, RunWriter, file_name};
@@ -46,6 +48,10 @@ const DUE_PART: u64 = 2;
 
 /// When nobody writes, a merge is due at this part: readers gain, and the disk has nothing better to do.
 const IDLE_DUE_PART: u64 = 16;
+
+/// A history run is worth a file of its own if it has this part of a memtable's bytes, about half of what a full one
+/// gives.
+const HISTORY_RUN_WORTH_PART: u64 = 4;
 
 /// A step of a merge rewrites this part of the base, but no less than half of a memtable's bytes: each step ends with
 /// syncs, and a thread that sleeps often gets little of a busy processor.
@@ -92,7 +98,10 @@ impl Engine {
             let manifest = lock(&self.manifest);
             (manifest.chain, manifest.last_merge_bytes)
         };
-        let plan = Plan::new(self.needed_between(from, to)?, from, to, chain, pinned_bytes);
+        let merged: Vec<RunMeta> = runs.iter().map(|run| *run.meta()).collect();
+        let mut plan = Plan::new(self.needed_between(from, to)?, (from, to), &merged, chain, pinned_bytes);
+        // Before anything else: until a row names them, they are litter there.
+        plan.keep_runs = plan.keep_runs && self.link_to_history(&merged)?;
         let live = self.live_tables(&layers, to)?;
         let mut updates = self.newest_versions(&runs, &plan)?;
         let step_pages = if plan.needed.is_empty() {
@@ -130,33 +139,36 @@ impl Engine {
                 rebuild = self.store.rebuild(&base)?;
             }
         }
-        let history_run = updates.history.take();
-        let history_run = history_run.map_or(Ok(None), |writer| self.finish_history(writer, from, to))?;
+        let kept = match updates.history.take() {
+            Some(writer) => self.finish_history(writer, from, to)?.into_iter().collect(),
+            None if plan.keep_runs => merged.clone(),
+            None => Vec::new(),
+        };
         if !plan.needed.is_empty() {
             let key_frame = plan.keep_base.then(|| base.root());
             let snapshots = plan.needed.count();
-            let interval = Interval { from, key_frame, run: history_run, snapshots };
+            let interval = Interval { from, key_frame, runs: kept.clone(), snapshots };
             rebuild.set(rows::HISTORY, &to.to_be_bytes(), Some(&interval.encode()))?;
         }
         written_pages += rebuild.written_pages();
+        let bytes = |runs: &[RunMeta]| runs.iter().map(|run| run.bytes).sum::<u64>();
         let written_bytes = written_pages * PAGE_BYTES as u64;
         let retained = if plan.keep_base { base.generation() } else { self.store.newest_retained() };
-        let history_bytes = history_run.as_ref().map_or(0, |run| run.bytes);
         let new_base = rebuild.finish(to, retained, || {
             let mut manifest = lock(&self.manifest);
             manifest.runs.retain(|run| !runs.iter().any(|merged| merged.meta().id == run.id));
-            manifest.chain = plan.chain_after(chain, history_bytes);
+            manifest.chain = plan.chain_after(chain, &kept);
             manifest.unfinished_history_run = 0;
             manifest.last_merge_bytes = written_bytes;
-            manifest.last_merged_run_bytes = runs.iter().map(|run| run.meta().bytes).sum();
-            manifest.history_runs += u64::from(history_run.is_some());
-            manifest.history_bytes += history_bytes;
+            manifest.last_merged_run_bytes = bytes(&merged);
+            manifest.history_runs += kept.len() as u64;
+            manifest.history_bytes += bytes(&kept);
             manifest.retained_bases += u64::from(plan.keep_base);
             manifest.encode()
         })?;
         self.superblock_written();
-        if plan.keep_base && chain.length > 1 {
-            // The chain before has ended: its runs can be put together.
+        if plan.keep_base && chain.is_scattered(self.history_run_worth_bytes()) {
+            // That chain has ended: its runs can be put together.
             self.prune_wanted.store(true, Ordering::Relaxed);
         }
         self.present.publish(|layers| layers.with_merged(new_base, &runs, to));
@@ -175,7 +187,8 @@ impl Engine {
     }
 
     fn newest_versions<'a>(&self, runs: &[Arc<Run>], plan: &'a Plan) -> Result<NewestVersions<'a>> {
-        let history = if plan.needed.is_empty() { None } else { Some(self.history_writer()?) };
+        let writes = !plan.needed.is_empty() && !plan.keep_runs;
+        let history = if writes { Some(self.history_writer()?) } else { None };
         Ok(NewestVersions {
             versions: RunsUntilClosed::new(runs, self.closing.clone()),
             place: Place::Before,
@@ -211,6 +224,27 @@ impl Engine {
         }
         live.sort_unstable();
         Ok(live)
+    }
+
+    /// Gives runs a second name, among the history runs of the database's own directory; `false` if the file system
+    /// has no such thing.
+    fn link_to_history(&self, runs: &[RunMeta]) -> Result<bool> {
+        // After a crash that happened here there may be such names, which nobody else may remove any more.
+        lock(&self.given_up).retain(|given_up| runs.iter().all(|run| run.id != given_up.run));
+        let (from, to) = (self.runs_dir(), &self.past.local);
+        for run in runs {
+            let name = file_name(run.id);
+            if !link_anew(&*self.disk, &from.join(&name), &to.join(&name))? {
+                return Ok(false);
+            }
+        }
+        sync_dir(&*self.disk, to)?;
+        Ok(true)
+    }
+
+    /// Smaller history runs are put together.
+    pub(super) fn history_run_worth_bytes(&self) -> u64 {
+        self.options.memtable_bytes as u64 / HISTORY_RUN_WORTH_PART
     }
 
     /// In the database's own directory, wherever the past is: the present does not wait for another disk. Who
@@ -331,12 +365,14 @@ impl Updates for NewestVersions<'_> {
 
     /// Passes the key with all its versions.
     fn advance(&mut self) -> Result<()> {
-        self.visibility.next_key();
         self.key.clear();
         self.key.extend_from_slice(self.versions.key().bytes);
-        let seen = self.visibility.sees(self.versions.seq());
-        if seen || self.include_end {
-            self.keep()?;
+        let writes = self.history.is_some();
+        if writes {
+            self.visibility.next_key();
+            if self.visibility.sees(self.versions.seq()) || self.include_end {
+                self.keep()?;
+            }
         }
         loop {
             self.step()?;
@@ -345,7 +381,7 @@ impl Updates for NewestVersions<'_> {
             if !same {
                 return Ok(());
             }
-            if self.visibility.sees(self.versions.seq()) {
+            if writes && self.visibility.sees(self.versions.seq()) {
                 self.keep()?;
             }
         }

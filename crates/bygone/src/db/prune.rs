@@ -35,7 +35,7 @@ use crate::snapshot::rows;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GivenUp {
     generation: u64,
-    run: u64,
+    pub run: u64,
 }
 
 /// What one pass does to the rows of the history table: for each interval's end its new row, or none.
@@ -91,7 +91,7 @@ impl Engine {
         let base = layers.base.clone();
         drop(layers);
         let intervals = self.past.intervals(&base)?;
-        let chains = plan(&intervals, &living);
+        let chains = plan(&intervals, &living, self.history_run_worth_bytes());
         // Where it is moved meanwhile, there is more to give back.
         let is_left = |manifest: &Manifest| manifest.window.map(|window| window.start) != window_start;
         if chains.iter().all(|chain| chain.fate == Fate::Stays) && !self.has_old_times(&base)? {
@@ -100,7 +100,7 @@ impl Engine {
                 manifest.window_left = is_left(manifest);
             });
         }
-        let open_chain = lock(&self.manifest).chain.length > 0;
+        let open_chain = lock(&self.manifest).chain.runs > 0;
         let mut changes = Changes::default();
         let mut rebuild = self.store.rebuild(&base)?;
         let mut kept_generation = 0;
@@ -193,7 +193,7 @@ impl Engine {
                 let new = self.rewrite(old, needed)?;
                 changes.give_up(old);
                 changes.rewritten = true;
-                changes.runs_made.extend(new.1.run);
+                changes.runs_made.extend_from_slice(&new.1.runs);
                 changes.set(&new);
                 *intervals
             }
@@ -207,14 +207,14 @@ impl Engine {
     fn rewrite(&self, old: &[Kept], needed: &Needed) -> Result<Kept> {
         let (from, end) = (old[0].1.from, old[old.len() - 1].0);
         let hash_seed = self.present.context().hash_seed;
-        let metas = old.iter().rev().filter_map(|(_, interval)| interval.run);
-        let runs = metas.map(|meta| self.past.open_run(&meta, hash_seed)).collect::<Result<Vec<_>>>()?;
+        let metas = old.iter().rev().flat_map(|(_, interval)| &interval.runs);
+        let runs = metas.map(|meta| self.past.open_run(meta, hash_seed)).collect::<Result<Vec<_>>>()?;
         let mut writer = self.history_writer()?;
         let mut versions = RunsUntilClosed::new(&runs, self.closing.clone());
         keep_needed(&mut versions, needed, Newest::IfSeen, &mut writer)?;
         let run = self.finish_history(writer, from, end)?;
         let key_frame = old[0].1.key_frame;
-        Ok((end, Interval { from, key_frame, run, snapshots: needed.count() }))
+        Ok((end, Interval { from, key_frame, runs: run.into_iter().collect(), snapshots: needed.count() }))
     }
 
     /// Once, removes history runs that no row names: a crash left them.
@@ -226,7 +226,7 @@ impl Engine {
         let base = self.present.layers().base.clone();
         let intervals = self.past.intervals(&base)?;
         let named: HashSet<u64> =
-            intervals.iter().filter_map(|(_, interval)| interval.run).map(|run| run.id).collect();
+            intervals.iter().flat_map(|(_, interval)| &interval.runs).map(|run| run.id).collect();
         let mut ids = Vec::new();
         for directory in self.history_directories() {
             let names = list(&*self.disk, directory)?;
@@ -324,7 +324,7 @@ impl Changes {
     fn give_up(&mut self, intervals: &[Kept]) {
         for (end, interval) in intervals {
             self.rows.push((end.to_be_bytes(), None));
-            self.runs_given_up.extend(interval.run);
+            self.runs_given_up.extend_from_slice(&interval.runs);
         }
     }
 }

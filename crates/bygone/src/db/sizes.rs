@@ -12,8 +12,7 @@ use super::keep::RunsUntilClosed;
 use crate::base::BaseVersion;
 use crate::error::Result;
 use crate::history::SnapshotInfo;
-use crate::history::prune::{Chain, plan};
-use crate::history::visibility::Needed;
+use crate::history::prune::{Kept, chains};
 use crate::ids::SnapshotId;
 use crate::layer::Versions;
 use crate::limits::PAGE_BYTES;
@@ -57,12 +56,12 @@ impl Engine {
         let layers = self.present.layers();
         let snapshots = self.past.list(&self.present.snapshot())?;
         let intervals = self.past.intervals(&layers.base)?;
-        let chains = plan(&intervals, &Needed::default());
+        let chains: Vec<_> = chains(&intervals).collect();
         let mut opened = Vec::new();
         for chain in &chains {
-            let runs = chain.intervals.iter().rev().filter_map(|(_, interval)| interval.run);
+            let runs = chain.iter().rev().flat_map(|(_, interval)| &interval.runs);
             let hash_seed = layers.context.hash_seed;
-            opened.push(runs.map(|run| self.past.open_run(&run, hash_seed)).collect::<Result<Vec<_>>>()?);
+            opened.push(runs.map(|run| self.past.open_run(run, hash_seed)).collect::<Result<Vec<_>>>()?);
         }
         let frames = self.frame_pages(&chains, &layers.base)?;
         drop(merging);
@@ -71,7 +70,7 @@ impl Engine {
             .map(|info| SnapshotSize { id: info.id, own_bytes: 0, shared_bytes: 0 })
             .collect();
         for ((chain, runs), frame) in chains.iter().zip(&opened).zip(frames) {
-            let (from, end) = (chain.intervals[0].1.from, chain.intervals[chain.intervals.len() - 1].0);
+            let (from, end) = (chain[0].1.from, chain[chain.len() - 1].0);
             let first = snapshots.partition_point(|info| info.seq.0 < from);
             let behind = snapshots.partition_point(|info| info.seq.0 < end);
             let sizes = &mut sizes[first..behind];
@@ -88,9 +87,8 @@ impl Engine {
 
     /// For each chain the pages that its key frame has and the next one has not: born after the frame before, they are
     /// its own.
-    fn frame_pages(&self, chains: &[Chain<'_>], present: &Arc<BaseVersion>) -> Result<Vec<FramePages>> {
-        let root =
-            |index: usize| chains.get(index).and_then(|chain: &Chain<'_>| chain.intervals[0].1.key_frame);
+    fn frame_pages(&self, chains: &[&[Kept]], present: &Arc<BaseVersion>) -> Result<Vec<FramePages>> {
+        let root = |index: usize| chains.get(index).and_then(|chain: &&[Kept]| chain[0].1.key_frame);
         let mut frames = Vec::new();
         let mut before_generation = 0;
         for index in 0..chains.len() {

@@ -9,9 +9,8 @@ use std::time::{Duration, SystemTime};
 use super::Db;
 use super::engine::{Engine, lock};
 use crate::error::{Error, Result};
-use crate::history::prune::{Chain, plan};
+use crate::history::prune::{Kept, chains};
 use crate::history::retention::Retention;
-use crate::history::visibility::Needed;
 use crate::history::{SnapshotInfo, SnapshotRef};
 use crate::ids::SnapshotId;
 use crate::lease::Leases;
@@ -252,11 +251,11 @@ impl Engine {
         let archived_page_bytes = archive.live_bytes.checked_div(archive.pages).unwrap_or(0);
         let is_doomed = |info: &SnapshotInfo| doomed.binary_search_by_key(&info.id, |other| other.id).is_ok();
         let intervals = self.past.intervals(&base)?;
-        let chains = plan(&intervals, &Needed::default());
-        let frame = |index: usize| chains.get(index).and_then(|chain| chain.intervals[0].1.key_frame);
+        let chains: Vec<_> = chains(&intervals).collect();
+        let frame = |index: usize| chains.get(index).and_then(|chain| chain[0].1.key_frame);
         // What giving up the chain would give back, once all before it went but those up to this generation.
         let chain_bytes = |index: usize, kept_generation: u64| -> Result<u64> {
-            let runs = chains[index].intervals.iter().filter_map(|(_, interval)| interval.run);
+            let runs = chains[index].iter().flat_map(|(_, interval)| &interval.runs);
             let run_bytes: u64 = runs.map(|run| run.bytes).sum();
             let Some(own) = frame(index) else { return Ok(run_bytes) };
             let next = frame(index + 1).map_or(Ok(base.clone()), |next| self.store.open_base(&next))?;
@@ -266,7 +265,7 @@ impl Engine {
             let in_file_bytes = in_file.len() as u64 * PAGE_BYTES as u64;
             Ok(run_bytes + in_file_bytes + archived.len() as u64 * archived_page_bytes)
         };
-        let end_of = |chain: &Chain<'_>| chain.intervals[chain.intervals.len() - 1].0;
+        let end_of = |chain: &[Kept]| chain[chain.len() - 1].0;
         // What the window reaches stays whatever is deleted, and does not count.
         let window_start = self.window_start().map_or(u64::MAX, |start| start.seq);
         let of_window = chains.partition_point(|chain| end_of(chain) <= window_start);
@@ -280,7 +279,7 @@ impl Engine {
             if past_bytes <= budget_bytes {
                 break;
             }
-            let (from, end) = (chain.intervals[0].1.from, end_of(chain));
+            let (from, end) = (chain[0].1.from, end_of(chain));
             let within = |info: &&SnapshotInfo| (from..end).contains(&info.seq.0);
             let here: Vec<_> = snapshots.iter().filter(within).collect();
             if here.iter().any(|info| !info.holders.is_empty()) {

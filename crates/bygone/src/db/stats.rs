@@ -208,7 +208,7 @@ impl Db {
                 if let Some(root) = &interval.key_frame {
                     bases.push(engine.store.open_base(root)?);
                 }
-                if let Some(meta) = &interval.run {
+                for meta in &interval.runs {
                     runs.push(engine.past.open_run(meta, layers.context.hash_seed)?);
                 }
             }

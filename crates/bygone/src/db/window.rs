@@ -299,15 +299,15 @@ mod tests {
     }
 
     #[test]
-    fn history_runs_hold_no_times() {
+    fn runs_that_are_written_for_the_past_hold_no_times() {
         let db = open(&SimDisk::new(), windowed());
         let table = db.table("t").unwrap();
         commit(&db, &table, 40);
         let base = db.snapshot().layers().unwrap().base.clone();
         let intervals = db.engine().past.intervals(&base).unwrap();
         let mut records = 0;
-        for run in intervals.iter().filter_map(|(_, interval)| interval.run) {
-            let run = db.engine().past.open_run(&run, db.engine().present.context().hash_seed).unwrap();
+        for run in intervals.iter().flat_map(|(_, interval)| &interval.runs) {
+            let run = db.engine().past.open_run(run, db.engine().present.context().hash_seed).unwrap();
             let mut versions = run.versions();
             while crate::layer::Versions::advance(&mut versions).unwrap() {
                 assert_ne!(crate::layer::Versions::key(&versions).table, rows::COMMIT_TIMES);

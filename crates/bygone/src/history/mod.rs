@@ -6,8 +6,8 @@
 //!
 //! Bases are key frames, history runs are the deltas between them. A merge that takes the base from `from` to
 //! `to` writes one row for the interval `[from, to)`, if any snapshot was declared in it: the key frame at
-//! `from` (or none, if the interval before leads on to this one) and the run with the versions that the
-//! interval's snapshots see. A snapshot at `s` is then read through the run of its interval, the runs of the
+//! `from` (or none, if the interval before leads on to this one) and the runs with the versions that the
+//! interval's snapshots see. A snapshot at `s` is then read through the runs of its interval, those of the
 //! intervals before it back to the nearest key frame, and that key frame, all as of `s`. To all this, a commit in the
 //! window is a declared snapshot.
 
@@ -24,6 +24,7 @@ use std::time::SystemTime;
 use crate::base::BaseRoot;
 use crate::codec::Reader;
 use crate::ids::{Seq, SnapshotId};
+use crate::limits::RUNS_MAX;
 use crate::run::RunMeta;
 use crate::utc::utc;
 
@@ -122,37 +123,35 @@ pub(crate) struct Interval {
     pub from: u64,
     /// That base, if it is kept.
     pub key_frame: Option<BaseRoot>,
-    pub run: Option<RunMeta>,
-    /// For how many snapshots, and commits of the window, the run was made: when most of them are gone, it is worth
-    /// making anew.
+    /// What changed in it, newest first: one run that was written for it, or those that were merged.
+    pub runs: Vec<RunMeta>,
+    /// For how many snapshots, and commits of the window, the runs were kept: when most of them are gone, they are
+    /// worth making anew.
     pub snapshots: u64,
 }
 
-const ROW_VERSION: u8 = 2;
+const ROW_VERSION: u8 = 3;
 const HAS_KEY_FRAME: u8 = 1;
-const HAS_RUN: u8 = 2;
 
 impl Interval {
     pub fn encode(&self) -> Vec<u8> {
-        let flags = if self.key_frame.is_some() { HAS_KEY_FRAME } else { 0 }
-            | if self.run.is_some() { HAS_RUN } else { 0 };
-        let mut out = vec![ROW_VERSION, flags];
+        assert!(self.runs.len() <= RUNS_MAX, "no merge takes more");
+        let flags = if self.key_frame.is_some() { HAS_KEY_FRAME } else { 0 };
+        let mut out = vec![ROW_VERSION, flags, self.runs.len() as u8];
         out.extend_from_slice(&self.from.to_le_bytes());
         out.extend_from_slice(&self.snapshots.to_le_bytes());
         if let Some(root) = &self.key_frame {
             out.extend_from_slice(&root.encode());
         }
-        if let Some(run) = &self.run {
-            run.encode(&mut out);
-        }
+        self.runs.iter().for_each(|run| run.encode(&mut out));
         out
     }
 
     pub fn decode(bytes: &[u8]) -> Option<Interval> {
         let mut reader = Reader::new(bytes);
-        let (version, flags) = (reader.u8()?, reader.u8()?);
+        let (version, flags, runs) = (reader.u8()?, reader.u8()?, usize::from(reader.u8()?));
         let (from, snapshots) = (reader.u64()?, reader.u64()?);
-        if version != ROW_VERSION || flags & !(HAS_KEY_FRAME | HAS_RUN) != 0 {
+        if version != ROW_VERSION || flags & !HAS_KEY_FRAME != 0 || runs > RUNS_MAX {
             return None;
         }
         let key_frame = if flags & HAS_KEY_FRAME != 0 {
@@ -160,7 +159,7 @@ impl Interval {
         } else {
             None
         };
-        let run = if flags & HAS_RUN != 0 { Some(RunMeta::decode(&mut reader)?) } else { None };
-        Some(Interval { from, key_frame, run, snapshots })
+        let runs = (0..runs).map(|_| RunMeta::decode(&mut reader)).collect::<Option<_>>()?;
+        (reader.remaining() == 0).then_some(Interval { from, key_frame, runs, snapshots })
     }
 }

@@ -47,6 +47,8 @@ pub(crate) struct Past {
 #[derive(Clone)]
 struct Opened {
     end: u64,
+    /// The numbers of the interval that are less can be read through them: runs that begin later are not open.
+    whole_below: u64,
     version: u64,
     layers: Arc<Layers>,
 }
@@ -95,7 +97,7 @@ impl Past {
             // answer.
             (now.version(), newest.clone())
         } else {
-            self.layers(present, &newest, seq)?
+            self.layers(present, &newest, seq, seq)?
         };
         Ok(present.snapshot_of(seq, version, layers))
     }
@@ -219,8 +221,9 @@ impl Past {
         })
     }
 
-    /// The layers through which a merged sequence number is read, with their version.
-    fn layers(&self, present: &Present, now: &Layers, seq: u64) -> Result<(u64, Arc<Layers>)> {
+    /// The layers through which a merged sequence number is read, and all of its interval up to `last`, with their
+    /// version.
+    fn layers(&self, present: &Present, now: &Layers, seq: u64, last: u64) -> Result<(u64, Arc<Layers>)> {
         let lost = || {
             let reason = format!("nothing is kept for the snapshot of commit {seq}");
             Error::corruption(self.store.path(), 0, reason)
@@ -234,13 +237,17 @@ impl Past {
         if interval.from > seq {
             return Err(lost());
         }
-        if let Some(opened) = self.opened(end) {
+        let later = interval.runs.iter().map(|run| run.min_seq).filter(|first| *first > last);
+        let whole_below = later.min().unwrap_or(u64::MAX);
+        if let Some(opened) = self.opened(end, whole_below) {
             return Ok((opened.version, opened.layers));
         }
         let mut runs = Vec::new();
         let base = loop {
-            if let Some(meta) = &interval.run {
-                runs.push(self.open_run(meta, now.context.hash_seed)?);
+            for meta in interval.runs.iter().filter(|run| run.min_seq < whole_below) {
+                // With what the cache has of it.
+                let open = self.open_already(meta);
+                runs.push(open.map_or_else(|| self.open_run(meta, now.context.hash_seed), Ok)?);
             }
             if let Some(root) = &interval.key_frame {
                 break self.store.open_base(root)?;
@@ -264,10 +271,11 @@ impl Past {
         // Under the lock: once another base is published, what this one says may be out of date, and nobody
         // would call for it to be forgotten again.
         if self.store.generation() == now.base.generation() {
+            open.retain(|opened| opened.end != end || opened.whole_below > whole_below);
             if open.len() == OPEN_MAX {
                 open.remove(0);
             }
-            open.push(Opened { end, version, layers: layers.clone() });
+            open.push(Opened { end, whole_below, version, layers: layers.clone() });
         }
         Ok((version, layers))
     }
@@ -283,7 +291,7 @@ impl Past {
         if seq >= now.base.seq() {
             return Ok((now.clone(), now.base.seq()..u64::MAX));
         }
-        let (_, layers) = self.layers(present, now, seq)?;
+        let (_, layers) = self.layers(present, now, seq, u64::MAX)?;
         let mut cursor = now.base.cursor(rows::HISTORY);
         cursor.seek(&(seq + 1).to_be_bytes())?;
         let end = cursor.key().and_then(rows::decode_id).unwrap_or(seq + 1);
@@ -292,12 +300,17 @@ impl Past {
         Ok((layers, start..end))
     }
 
-    fn opened(&self, end: u64) -> Option<Opened> {
+    fn opened(&self, end: u64, whole_below: u64) -> Option<Opened> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let index = open.iter().position(|opened| opened.end == end)?;
+        let index = open.iter().position(|opened| opened.end == end && opened.whole_below >= whole_below)?;
         let opened = open.remove(index);
         open.push(opened.clone());
         Some(opened)
+    }
+
+    fn open_already(&self, meta: &RunMeta) -> Option<Arc<Run>> {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.iter().rev().flat_map(|opened| &opened.layers.runs).find(|run| run.meta() == meta).cloned()
     }
 
     fn interval(&self, cursor: &mut impl LayerCursor) -> Result<(u64, Interval)> {

@@ -57,7 +57,11 @@ pub trait Disk: Send + Sync + Debug {
     fn exists(&self, path: &Path) -> std::io::Result<bool>;
     /// Replaces `to` if it exists.
     fn rename(&self, from: &Path, to: &Path) -> std::io::Result<()>;
-    /// Removes a file's name; who has the file open goes on.
+    /// Gives a file a second name, `to`, which must not exist yet; `false` if the disk cannot, or not there.
+    fn link(&self, _from: &Path, _to: &Path) -> std::io::Result<bool> {
+        Ok(false)
+    }
+    /// Removes a name of a file; who has the file open goes on.
     fn remove(&self, path: &Path) -> std::io::Result<()>;
     /// Makes durable which names there are in a directory.
     fn sync_dir(&self, dir: &Path) -> std::io::Result<()>;
@@ -98,6 +102,14 @@ pub(crate) fn exists(disk: &dyn Disk, path: &Path) -> Result<bool> {
 /// [`Disk::list`], with the path in its error.
 pub(crate) fn list(disk: &dyn Disk, directory: &Path) -> Result<Vec<String>> {
     disk.list(directory).map_err(|e| Error::io(directory, "list", e))
+}
+
+/// [`Disk::link`], with the path in its error. A file that a crash left under the second name is replaced.
+pub(crate) fn link_anew(disk: &dyn Disk, from: &Path, to: &Path) -> Result<bool> {
+    if exists(disk, to)? {
+        remove(disk, to)?;
+    }
+    disk.link(from, to).map_err(|e| Error::io(to, "link", e))
 }
 
 /// [`Disk::remove`], with the path in its error.
@@ -273,6 +285,18 @@ pub(crate) mod tests {
         disk.open(&other, OpenMode::Read).unwrap().read_at(&mut byte, 0).unwrap();
         assert_eq!(&byte, b"y", "a handle follows its file to the new name");
         disk.sync_dir(&sub).unwrap();
+
+        let second = dir.join("a/second");
+        assert!(disk.link(&other, &second).unwrap());
+        assert_eq!(disk.link(&other, &second).unwrap_err().kind(), ErrorKind::AlreadyExists);
+        assert_eq!(disk.link(&path, &sub.join("third")).unwrap_err().kind(), ErrorKind::NotFound);
+        file.write_at(b"z", 0).unwrap();
+        disk.open(&second, OpenMode::Read).unwrap().read_at(&mut byte, 0).unwrap();
+        assert_eq!(&byte, b"z", "both names are the same file");
+        disk.remove(&second).unwrap();
+        assert!(disk.exists(&other).unwrap());
+        file.write_at(b"y", 0).unwrap();
+
         disk.remove(&other).unwrap();
         assert_eq!(disk.remove(&other).unwrap_err().kind(), ErrorKind::NotFound);
         assert_eq!(disk.rename(&other, &path).unwrap_err().kind(), ErrorKind::NotFound);

@@ -63,6 +63,25 @@ impl Disk for RealDisk {
         std::fs::rename(from, to)
     }
 
+    fn link(&self, from: &Path, to: &Path) -> Result<bool> {
+        match std::fs::hard_link(from, to) {
+            Ok(()) => Ok(true),
+            // Another file system; one without links (Linux calls that not permitted); a file with too many names.
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    ErrorKind::CrossesDevices
+                        | ErrorKind::Unsupported
+                        | ErrorKind::PermissionDenied
+                        | ErrorKind::TooManyLinks
+                ) =>
+            {
+                Ok(false)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
     fn remove(&self, path: &Path) -> Result<()> {
         std::fs::remove_file(path)
     }

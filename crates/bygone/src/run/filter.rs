@@ -2,11 +2,13 @@
 //!
 //! Owns: a blocked Bloom filter over the hashes of all distinct keys. Promises: a key that was added is
 //! always found; one that was not is found about once in a hundred times; a probe touches one cache line. May
-//! call: nothing.
+//! call: `hint`.
 //!
 //! The lines of 64 bytes are those of Putze, Sanders and Singler, "Cache-, hash- and space-efficient Bloom
 //! filters" (2007); the probes within a line are made by repeated multiplication, as RocksDB's
 //! `FastLocalBloomImpl` does it.
+
+use crate::hint::prefetch;
 
 pub(super) const LINE_BYTES: usize = 64;
 const BITS_PER_KEY: u64 = 10;
@@ -49,6 +51,14 @@ impl Filter {
 
     pub fn len_bytes(&self) -> usize {
         self.lines.len() * LINE_BYTES
+    }
+
+    /// Begins to bring what [`Filter::may_contain`] will look at.
+    #[inline]
+    pub fn prefetch(&self, hash: u64) {
+        if let Some(line) = self.lines.get(place(hash, self.lines.len())) {
+            prefetch(line);
+        }
     }
 
     #[inline]

@@ -84,10 +84,21 @@ impl Run {
         size_of::<Run>() + self.index.memory_bytes() + self.filter.len_bytes()
     }
 
+    /// Begins to bring into the processor's cache what looking for this key needs first.
+    #[inline]
+    pub fn prefetch(&self, key: &HashedKey<'_>, seq: u64) {
+        if seq >= self.meta.min_seq {
+            self.filter.prefetch(key.hash);
+        }
+    }
+
     /// Looks for the newest version of a key that is not newer than `seq`. Hands a value that is found to
     /// `found`, once.
     #[inline]
     pub fn get(&self, key: &HashedKey<'_>, seq: u64, found: &mut dyn FnMut(&[u8])) -> Result<Lookup> {
+        if seq < self.meta.min_seq {
+            return Ok(Lookup::Absent);
+        }
         match self.find(key, VersionPlace::AtMost(seq), found)? {
             Found::Version { deleted: true, .. } => Ok(Lookup::Deleted),
             Found::Version { .. } => Ok(Lookup::Found),

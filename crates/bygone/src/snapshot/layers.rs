@@ -19,6 +19,9 @@ use crate::layer::{HashedKey, LayerCursor, Lookup};
 use crate::memtable::Memtable;
 use crate::run::Run;
 
+/// From so many runs on, their filters are fetched all at once.
+const PREFETCHED_RUNS_MIN: usize = 3;
+
 /// What all views of one open database share.
 pub(crate) struct Context {
     pub hash_seed: u64,
@@ -145,6 +148,10 @@ impl Layers {
                 Lookup::Absent => {}
                 other => return Ok(other == Lookup::Found),
             }
+        }
+        if self.runs.len() >= PREFETCHED_RUNS_MIN {
+            // One after the other their filters would be waited for one after the other.
+            self.runs.iter().for_each(|run| run.prefetch(&hashed, seq));
         }
         for run in &self.runs {
             match run.get(&hashed, seq, found)? {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use super::content::Content;
-use super::{Change, FileRef, FileState, NameChange, SimDisk, State, locked, parent};
+use super::{Change, FileRef, FileState, SimDisk, State, locked, parent};
 
 /// A disk writes a sector wholly or not at all.
 const SECTOR_BYTES: u64 = 512;
@@ -88,18 +88,6 @@ impl SimDisk {
 
     fn with(state: State) -> SimDisk {
         SimDisk { state: Arc::new(Mutex::new(state)) }
-    }
-}
-
-impl NameChange {
-    fn with_file(&self, copy: &mut impl FnMut(&FileRef) -> FileRef) -> NameChange {
-        match self {
-            NameChange::Create { path, file } => NameChange::Create { path: path.clone(), file: copy(file) },
-            NameChange::Rename { from, to, file } => {
-                NameChange::Rename { from: from.clone(), to: to.clone(), file: copy(file) }
-            }
-            NameChange::Remove { path, file } => NameChange::Remove { path: path.clone(), file: copy(file) },
-        }
     }
 }
 

@@ -8,6 +8,7 @@
 
 mod content;
 mod crash;
+mod names;
 #[cfg(test)]
 mod tests;
 
@@ -18,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use self::content::{Content, Data};
+use self::names::NameChange;
 use super::{Disk, DiskFile, LockOutcome, OpenMode};
 
 /// What a counted call does.
@@ -33,6 +35,8 @@ pub enum Operation {
     Sync,
     /// Gives a file another name.
     Rename,
+    /// Gives a file a second name.
+    Link,
     /// Takes a file's name away.
     Remove,
     /// Makes a directory's names durable.
@@ -42,7 +46,7 @@ pub enum Operation {
 /// A simulated disk; clones are the same disk.
 ///
 /// Calls that change something are counted from 1: creating (a file, or a directory that did not exist),
-/// writing, setting the length, syncing, renaming, removing, syncing a directory. Reading, opening and
+/// writing, setting the length, syncing, renaming, linking, removing, syncing a directory. Reading, opening and
 /// locking are not.
 #[derive(Clone, Default)]
 pub struct SimDisk {
@@ -68,13 +72,6 @@ struct State {
     failures: BTreeMap<u64, ErrorKind>,
     predicate: Option<Arc<Predicate>>,
     capacity_bytes: Option<u64>,
-}
-
-#[derive(Clone)]
-enum NameChange {
-    Create { path: PathBuf, file: FileRef },
-    Rename { from: PathBuf, to: PathBuf, file: FileRef },
-    Remove { path: PathBuf, file: FileRef },
 }
 
 /// Taken only while the disk's own mutex is held, so there is one order of all calls.
@@ -212,7 +209,10 @@ impl SimDisk {
 
 impl State {
     fn bytes(&self) -> u64 {
-        self.names.values().map(|file| locked(file).content.len()).sum()
+        let mut files: Vec<&FileRef> = self.names.values().collect();
+        files.sort_unstable_by_key(|file| Arc::as_ptr(file));
+        files.dedup_by(|file, other| Arc::ptr_eq(file, other));
+        files.iter().map(|file| locked(file).content.len()).sum()
     }
 
     fn find(&self, path: &Path) -> Result<FileRef> {
@@ -262,34 +262,6 @@ impl State {
         change.apply(&mut self.names);
         self.pending_names.push(change);
         if let Fate::Dies = fate { Err(died()) } else { Ok(()) }
-    }
-}
-
-impl NameChange {
-    /// A file has one name at any time, also when the change that gave it its present name in `names` was not
-    /// applied.
-    fn apply(&self, names: &mut BTreeMap<PathBuf, FileRef>) {
-        match self {
-            NameChange::Create { path, file } => {
-                names.insert(path.clone(), file.clone());
-            }
-            NameChange::Rename { to, file, .. } => {
-                names.retain(|_, other| !Arc::ptr_eq(other, file));
-                names.insert(to.clone(), file.clone());
-            }
-            NameChange::Remove { path, file } => {
-                if names.get(path).is_some_and(|other| Arc::ptr_eq(other, file)) {
-                    names.remove(path);
-                }
-            }
-        }
-    }
-
-    fn is_in(&self, dir: &Path) -> bool {
-        match self {
-            NameChange::Create { path, .. } | NameChange::Remove { path, .. } => parent(path) == dir,
-            NameChange::Rename { from, to, .. } => parent(from) == dir || parent(to) == dir,
-        }
     }
 }
 
@@ -376,6 +348,21 @@ impl Disk for SimDisk {
         }
         let fate = state.count(Operation::Rename, from)?;
         state.change_names(fate, NameChange::Rename { from: from.to_owned(), to: to.to_owned(), file })
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> Result<bool> {
+        let mut state = self.state();
+        state.alive()?;
+        let file = state.find(from)?;
+        if !state.is_directory(parent(to)) {
+            return Err(ErrorKind::NotFound.into());
+        }
+        if state.names.contains_key(to) || state.is_directory(to) {
+            return Err(ErrorKind::AlreadyExists.into());
+        }
+        let fate = state.count(Operation::Link, from)?;
+        state.change_names(fate, NameChange::Create { path: to.to_owned(), file })?;
+        Ok(true)
     }
 
     fn remove(&self, path: &Path) -> Result<()> {
