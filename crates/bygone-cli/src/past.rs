@@ -1,12 +1,12 @@
 //! Which moment a command reads: `--as-of`, and the two that `diff` compares.
 //!
-//! Owns: how the text that names a moment is understood. Promises: a snapshot's name always wins, so a snapshot
-//! named `1957` is found by `1957` whatever the ids are. May call: `failure`, `numbers`.
+//! Owns: what a moment that was named is for a command: a state to read, or a declared snapshot. Promises: it is named
+//! as in SQL; a snapshot's name wins, so a snapshot named `1957` is found by `1957` whatever the ids are. May call:
+//! `failure`, `numbers`.
 
 use bygone::{Db, Error, Seq, Snapshot, SnapshotId, SnapshotInfo, SnapshotRef};
-use bygone_sql_core::parse_time;
+use bygone_sql_core::{Moment, NoMoment, understand};
 use clap::Args;
-use jiff::Timestamp;
 
 use crate::failure::{Failure, Result};
 use crate::numbers;
@@ -15,12 +15,12 @@ use crate::numbers;
 pub struct AsOf {
     /// Read the past as of this snapshot: a name, an id, a time, or @COMMIT
     ///
-    /// Tried in this order: a snapshot's name; if it is all digits, an id; after an @, the number of a
-    /// commit; else a time. A time is "2026-05-01 12:00:00" or "2026-05-01" (both UTC), RFC 3339 such as
+    /// Tried in this order: the word now, which is the present; a snapshot's name; if it is all digits, an id;
+    /// after an @, the number of a commit; else a time. A time is "2026-05-01 12:00:00" or "2026-05-01" (both UTC), RFC 3339 such as
     /// "2026-05-01T12:00:00+02:00", or "5 minutes ago". It means the latest commit at or before it, if it
     /// lies in the window that `bygone window` shows, else the latest snapshot declared at or before it. A
-    /// commit lies in the window, or has a snapshot. Write name:..., id:..., commit:... or time:... to leave
-    /// no choice.
+    /// commit lies in the window, or has a snapshot. Write name:..., id:..., commit:... (or seq:...) or time:...
+    /// to leave no choice. PRAGMA as_of in SQL takes the same.
     #[arg(long = "as-of", value_name = "S")]
     text: Option<String>,
 }
@@ -28,14 +28,17 @@ pub struct AsOf {
 impl AsOf {
     /// The past that was asked for, if one was.
     pub fn asked(&self, db: &Db) -> Result<Option<SnapshotRef>> {
-        self.text.as_ref().map(|text| moment(db, text)).transpose()
+        match &self.text {
+            None => Ok(None),
+            Some(text) => past_of(db, text),
+        }
     }
 
     /// The present, or the past that was asked for.
     pub fn view(&self, db: &Db) -> Result<Snapshot> {
         match &self.text {
             None => Ok(db.snapshot()),
-            Some(text) => open(db, text),
+            Some(text) => view(db, text),
         }
     }
 
@@ -50,30 +53,34 @@ impl AsOf {
     }
 }
 
-/// The state that `text` means: a declared snapshot's or, by the word `now`, the present one.
+/// The state that `text` means.
 pub fn view(db: &Db, text: &str) -> Result<Snapshot> {
-    if text == "now" {
-        match db.snapshot_info(text) {
-            Err(Error::SnapshotNotFound { .. }) => return Ok(db.snapshot()),
-            named => return Ok(db.as_of(named?.id)?),
-        }
+    match past_of(db, text)? {
+        None => Ok(db.snapshot()),
+        Some(past) => Ok(db.as_of(past)?),
     }
-    open(db, text)
 }
 
-fn open(db: &Db, text: &str) -> Result<Snapshot> {
-    Ok(db.as_of(moment(db, text)?)?)
-}
-
-/// The state that `text` means: of a declared snapshot, or of a commit in the window.
+/// The past state that `text` means: of a declared snapshot, or of a commit in the window.
 pub fn moment(db: &Db, text: &str) -> Result<SnapshotRef> {
-    let asked = parse(db, text)?;
+    past_of(db, text)?.ok_or_else(|| not_past(text))
+}
+
+/// As [`moment`]; `None` for the present.
+fn past_of(db: &Db, text: &str) -> Result<Option<SnapshotRef>> {
+    let Some(asked) = parse(db, text)? else { return Ok(None) };
     match (&asked, db.window()) {
         // Declared or not, the window has it; or nobody has, and opening it says what the window is.
-        (SnapshotRef::Seq(_), _) => Ok(asked),
-        (SnapshotRef::Time(time), Some(window)) if *time >= window.since => Ok(asked),
-        _ => Ok(declared(db, text, asked)?.id.into()),
+        (SnapshotRef::Seq(_), _) => Ok(Some(asked)),
+        (SnapshotRef::Time(time), Some(window)) if *time >= window.since => Ok(Some(asked)),
+        _ => Ok(Some(declared(db, text, asked)?.id.into())),
     }
+}
+
+fn not_past(text: &str) -> Failure {
+    Failure::usage(format!(
+        "{text:?} is the present, and a past state is meant here; name:{text} is a snapshot's name"
+    ))
 }
 
 /// A state that is the same whenever it is asked for.
@@ -109,53 +116,20 @@ impl std::fmt::Display for State {
 
 /// The declared snapshot that `text` means.
 pub fn find(db: &Db, text: &str) -> Result<SnapshotInfo> {
-    declared(db, text, parse(db, text)?)
+    declared(db, text, parse(db, text)?.ok_or_else(|| not_past(text))?)
 }
 
-/// What `text` means.
-fn parse(db: &Db, text: &str) -> Result<SnapshotRef> {
-    let not_understood = || {
-        Failure::usage(format!(
-            "{text:?} is not understood: write name:NAME, id:NUMBER, commit:NUMBER, or \
-             time:\"2026-05-01 12:00:00\" (UTC, or RFC 3339 with a zone)"
-        ))
-    };
-    if let Some(name) = text.strip_prefix("name:") {
-        return Ok(name.into());
+/// What `text` means; `None` for the present.
+fn parse(db: &Db, text: &str) -> Result<Option<SnapshotRef>> {
+    match understand(db, text) {
+        Ok(Moment::Now) => Ok(None),
+        Ok(Moment::Past(past)) => Ok(Some(past)),
+        Err(NoMoment::NotUnderstood(words)) => Err(Failure::usage(words)),
+        Err(NoMoment::Unknown(words)) => {
+            Err(Failure::No(format!("{words}; `bygone snapshots DB` lists what there is")))
+        }
+        Err(NoMoment::Database(error)) => Err(error.into()),
     }
-    if let Some(digits) = text.strip_prefix("id:") {
-        return digits.parse().map(id).map_err(|_| not_understood());
-    }
-    if let Some(digits) = text.strip_prefix("commit:") {
-        return digits.parse().map(commit).map_err(|_| not_understood());
-    }
-    if let Some(time) = text.strip_prefix("time:") {
-        return parse_time(time, Timestamp::now()).map(SnapshotRef::Time).ok_or_else(not_understood);
-    }
-    match db.snapshot_info(text) {
-        Err(Error::SnapshotNotFound { deleted: None, .. }) => {}
-        found => return Ok(found?.id.into()),
-    }
-    if let Ok(number) = text.parse() {
-        return Ok(id(number));
-    }
-    if let Some(Ok(number)) = text.strip_prefix('@').map(str::parse) {
-        return Ok(commit(number));
-    }
-    parse_time(text, Timestamp::now()).map(SnapshotRef::Time).ok_or_else(|| {
-        Failure::No(format!(
-            "no snapshot is named {text:?}, and it is neither an id nor a commit such as @17 nor a time such as \
-             \"2026-05-01 12:00:00\"; `bygone snapshots DB` lists what there is"
-        ))
-    })
-}
-
-fn id(number: u64) -> SnapshotRef {
-    SnapshotId::from(number).into()
-}
-
-fn commit(number: u64) -> SnapshotRef {
-    Seq::from(number).into()
 }
 
 /// The declared snapshot that is asked for, `text` in the words of who asks.
@@ -172,41 +146,5 @@ fn declared(db: &Db, text: &str, asked: SnapshotRef) -> Result<SnapshotInfo> {
             Err(Failure::No(format!("no snapshot was declared at or before {text:?}{window}")))
         }
         (found, _) => Ok(found?),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parsed(text: &str) -> Option<String> {
-        let now: Timestamp = "2026-05-01T12:00:00Z".parse().expect("a constant");
-        let time = parse_time(text, now)?;
-        Some(Timestamp::try_from(time).expect("in range").to_string())
-    }
-
-    #[test]
-    fn times_without_a_zone_are_utc() {
-        for text in
-            ["2026-05-01 12:00:00", "2026-05-01T12:00", "2026-05-01T12:00:00Z", "2026-05-01 14:00:00+02:00"]
-        {
-            assert_eq!(parsed(text).as_deref(), Some("2026-05-01T12:00:00Z"), "{text}");
-        }
-        assert_eq!(parsed("2026-05-01").as_deref(), Some("2026-05-01T00:00:00Z"));
-        assert_eq!(parsed("2026-05-01 12:00:00.25").as_deref(), Some("2026-05-01T12:00:00.25Z"));
-    }
-
-    #[test]
-    fn times_may_be_said_from_now() {
-        assert_eq!(parsed("5 minutes ago").as_deref(), Some("2026-05-01T11:55:00Z"));
-        assert_eq!(parsed("1 day ago").as_deref(), Some("2026-04-30T12:00:00Z"));
-        assert_eq!(parsed("5 minutes"), None);
-    }
-
-    #[test]
-    fn nonsense_is_no_time() {
-        for text in ["", "yesterday-ish", "2026-13-01", "12", "9999999 years ago"] {
-            assert_eq!(parsed(text), None, "{text}");
-        }
     }
 }

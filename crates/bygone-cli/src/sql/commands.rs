@@ -13,7 +13,7 @@ use clap::builder::PossibleValue;
 
 use super::session::{Flow, Session};
 use super::show::Mode;
-use super::{dump, load, plot, schema};
+use super::{changes, dump, load, plot, schema};
 use crate::failure::{Failure, Result};
 
 /// One command.
@@ -36,7 +36,7 @@ enum Run {
 
 use Run::{Quit, Rest, Words};
 
-pub const COMMANDS: [Command; 18] = [
+pub const COMMANDS: [Command; 20] = [
     command(
         "asof",
         "[S|now]",
@@ -50,6 +50,12 @@ pub const COMMANDS: [Command; 18] = [
         Words(schema::databases),
     ),
     command(
+        "diff",
+        "TABLE A [B]",
+        "Show the rows of a table that differ between two moments; B is now if not given",
+        Words(changes::diff),
+    ),
+    command(
         "dump",
         "[TABLE]",
         "Write the statements that make the database, or one table",
@@ -58,6 +64,12 @@ pub const COMMANDS: [Command; 18] = [
     command("exit", "", "As .quit", Quit),
     command("headers", "on|off", "Show the names of the columns, or not", Words(headers)),
     command("help", "", "Print this", Words(help)),
+    command(
+        "history",
+        "TABLE [KEY...]",
+        "Show what declared snapshots made of a table's rows, or of the one with this key",
+        Words(changes::history),
+    ),
     command(
         "import",
         "FILE TABLE",
@@ -108,7 +120,10 @@ pub fn run(session: &mut Session<'_>, line: &str) -> Result<Flow> {
         Words(run) => {
             let words = words(rest)?;
             let fewest = command.arguments.split_whitespace().filter(|word| !word.starts_with('[')).count();
-            let most = command.arguments.split_whitespace().count();
+            let most = match command.arguments.ends_with("...]") {
+                true => usize::MAX,
+                false => command.arguments.split_whitespace().count(),
+            };
             if !(fewest..=most).contains(&words.len()) {
                 let usage = format!(".{} {}", command.name, command.arguments);
                 return Err(Failure::usage(format!("write {}", usage.trim_end())));

@@ -72,7 +72,9 @@ fn offer_for_command(connection: &Connection, typed: &str, cursor: usize) -> Off
     let word = rest.rsplit(char::is_whitespace).next().unwrap_or_default();
     let words: Vec<String> = match command {
         "read" | "import" | "output" => return Offer::File,
-        "asof" => std::iter::once("now".to_owned()).chain(snapshots(connection)).collect(),
+        // Behind the table of a diff there are moments.
+        "diff" if !rest.contains(char::is_whitespace) => strings(connection, TABLES),
+        "asof" | "diff" => std::iter::once("now".to_owned()).chain(snapshots(connection)).collect(),
         "mode" => Mode::value_variants()
             .iter()
             .filter_map(|mode| Some(mode.to_possible_value()?.get_name().to_owned()))
@@ -86,10 +88,13 @@ fn offer_for_command(connection: &Connection, typed: &str, cursor: usize) -> Off
                 file => file,
             };
         }
-        _ => strings(connection, "SELECT name FROM sqlite_schema ORDER BY name"),
+        _ => strings(connection, TABLES),
     };
     Offer::Words(start_of(word), words.into_iter().filter(|name| begins(name, word)).collect())
 }
+
+/// Those, and all else that has a name.
+const TABLES: &str = "SELECT name FROM sqlite_schema ORDER BY name";
 
 fn begins(word: &str, with: &str) -> bool {
     word.get(..with.len()).is_some_and(|head| head.eq_ignore_ascii_case(with))

@@ -3,9 +3,10 @@
 //! Owns: which of the three it is, and how the SQL database is opened. Promises: what is not typed by a person stops at
 //! the first error, with one line that says what is wrong and where; a shell goes on. May call: `open`, `past`,
 //! `output`, `failure`, and its parts: `session` (what is open, and its settings), `commands` (those that begin with a
-//! dot), `show` (how rows look), `schema`, `dump`, `load`, `plot` (single commands), `terminal` (the shell's line
-//! editor), `completion`.
+//! dot), `show` (how rows look), `changes`, `schema`, `dump`, `load`, `plot` (single commands), `terminal` (the shell's
+//! line editor), `completion`.
 
+mod changes;
 mod commands;
 mod completion;
 mod dump;

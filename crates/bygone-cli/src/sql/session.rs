@@ -51,11 +51,7 @@ impl<'o> Session<'o> {
 
     /// Makes the session read the past, or the present again.
     pub fn read_as_of(&self, moment: &str) -> Result<()> {
-        // A commit has another word in SQL than on the command line.
-        let is_number = |digits: &&str| digits.parse::<u64>().is_ok();
-        let commit = moment.strip_prefix("commit:").or_else(|| moment.strip_prefix('@').filter(is_number));
-        let moment = commit.map_or(moment.to_owned(), |number| format!("seq:{number}"));
-        let pragma = format!("PRAGMA as_of = {}", quoted(&moment));
+        let pragma = format!("PRAGMA as_of = {}", quoted(moment));
         Ok(bygone_sql::execute(&self.connection, &pragma).map(drop)?)
     }
 

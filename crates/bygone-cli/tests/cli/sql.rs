@@ -97,6 +97,48 @@ fn the_past_is_read_and_not_written() {
 }
 
 #[test]
+fn moments_are_named_as_everywhere() {
+    let place = with_accounts();
+    let commit = place.json("snapshots db")[0]["seq"].to_string();
+    let balance = "SELECT balance FROM accounts WHERE owner = 'alice'";
+    for word in [
+        format!("@{commit}"),
+        format!("commit:{commit}"),
+        format!("seq:{commit}"),
+        "id:1".into(),
+        "fees".into(),
+    ] {
+        let sql = format!("PRAGMA as_of = '{word}'; {balance}");
+        assert!(place.sql(&["--mode", "list", "--no-header", &sql]).ends_with("\n95\n"), "{word}");
+        assert_eq!(
+            place.sql(&["--mode", "list", "--no-header", "--as-of", &word, balance]),
+            "95\n",
+            "{word}"
+        );
+        assert!(place.ok(&format!("scan db sql/main --as-of {word} --limit 1")).len() > 4, "{word}");
+    }
+    assert_eq!(place.sql(&["--mode", "list", "--no-header", "--as-of", "now", balance]), "5\n");
+}
+
+#[test]
+fn what_changed_is_shown_with_columns() {
+    let place = with_accounts();
+    place.sql(&["SELECT snapshot_now('later')"]);
+    let list = |command: &str| place.sql(&["--mode", "list", command]);
+    let change = "change|owner|balance|old_balance\n";
+    assert_eq!(list(".diff accounts fees"), format!("{change}update|alice|5|95\nupdate|bob|5|\n"));
+    assert_eq!(list(".diff accounts later now"), change);
+    let history = "snapshot|change|owner|balance\n";
+    assert_eq!(list(".history accounts alice"), format!("{history}1|insert|alice|95\n2|update|alice|5\n"));
+    assert_eq!(list(".history accounts").lines().count(), 5);
+    assert_eq!(list(".tables"), "name|type\naccounts|table\nlater|table\n");
+    place.run_sql(&[".diff accounts"]).fails(2, "write .diff TABLE A [B]");
+    place.run_sql(&[".diff absent fees"]).fails(2, "no table \"absent\"");
+    place.run_sql(&[".diff accounts never"]).fails(1, "never");
+    place.run_sql(&[".history accounts a b c d"]).fails(2, "no key of 4 values");
+}
+
+#[test]
 fn errors_have_their_codes_and_leave_what_was_committed() {
     let place = with_accounts();
     place.run_sql(&["SELEC 1"]).fails(2, "near \"SELEC\": syntax error");
