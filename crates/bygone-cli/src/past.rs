@@ -16,11 +16,11 @@ pub struct AsOf {
     /// Read the past as of this snapshot: a name, an id, a time, or @COMMIT
     ///
     /// Tried in this order: the word now, which is the present; a snapshot's name; if it is all digits, an id;
-    /// after an @, the number of a commit; else a time. A time is "2026-05-01 12:00:00" or "2026-05-01" (both UTC), RFC 3339 such as
-    /// "2026-05-01T12:00:00+02:00", or "5 minutes ago". It means the latest commit at or before it, if it
-    /// lies in the window that `bygone window` shows, else the latest snapshot declared at or before it. A
-    /// commit lies in the window, or has a snapshot. Write name:..., id:..., commit:... (or seq:...) or time:...
-    /// to leave no choice. PRAGMA as_of in SQL takes the same.
+    /// after an @, the number of a commit; else a time. A time is "2026-05-01 12:00:00" or "2026-05-01" (both
+    /// UTC), RFC 3339 such as "2026-05-01T12:00:00+02:00", or "5 minutes ago". It means the latest commit at or
+    /// before it, if it lies in the window that `bygone window` shows, else the latest snapshot declared at or
+    /// before it. A commit lies in the window, or has a snapshot. Write name:..., id:..., commit:... (or seq:...)
+    /// or time:... to leave no choice. PRAGMA as_of in SQL takes the same.
     #[arg(long = "as-of", value_name = "S")]
     text: Option<String>,
 }

@@ -41,8 +41,8 @@ pub enum NoMoment {
 pub fn understand(db: &Db, text: &str) -> std::result::Result<Moment, NoMoment> {
     let not_understood = || {
         NoMoment::NotUnderstood(format!(
-            "{text:?} is not understood: write now, name:NAME, id:NUMBER, commit:NUMBER, or time:\"2026-05-01 12:00:00\" \
-             (UTC, or RFC 3339 with a zone)"
+            "{text:?} is not understood: write name:NAME, id:NUMBER, commit:NUMBER, time:\"2026-05-01 12:00:00\" \
+             (UTC, or RFC 3339 with a zone), or now"
         ))
     };
     let id = |number: u64| Moment::Past(SnapshotId::from(number).into());

@@ -51,7 +51,8 @@ fn diff_compares_with_the_present() {
     assert_eq!(place.ok("diff db now now"), "");
     place.ok("snapshot db now");
     place.ok("put db t changed six");
-    assert_eq!(place.ok("diff db second now t"), "~\tchanged\tfour\tfive\n", "a name wins");
+    assert_eq!(place.ok("diff db second now t"), "~\tchanged\tfour\tsix\n", "the word means the present");
+    assert_eq!(place.ok("diff db second name:now t"), "~\tchanged\tfour\tfive\n");
 }
 
 #[test]

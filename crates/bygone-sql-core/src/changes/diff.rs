@@ -14,7 +14,8 @@ use crate::ffi::{sqlite3, sqlite3_context, sqlite3_value};
 use crate::host::Host;
 use crate::vtab::{self, Equal, Made, Plan, VirtualTable};
 
-const DECLARATION: &str = "CREATE TABLE x(change TEXT, key, before TEXT, after TEXT, tbl HIDDEN, a HIDDEN, b HIDDEN, schema HIDDEN)";
+const DECLARATION: &str = "CREATE TABLE x(change TEXT, key, before TEXT, after TEXT, \
+                           tbl HIDDEN, a HIDDEN, b HIDDEN, schema HIDDEN)";
 
 /// The hidden columns of it: the arguments.
 const ARGUMENTS: [c_int; 3] = [4, 5, 6];

@@ -6,8 +6,8 @@
 //! `staging`, `session`.
 //!
 //! The four are aggregates: each row gives a snapshot, and the end does the work. SQLite ends an aggregate also where a
-//! statement fails half-way, and does not say so; but then it has closed the statement's cursors before. So where one of
-//! `bygone_snapshots` or another table of ours was open at the last row, and is not at the end, nothing is done.
+//! statement fails half-way, and does not say so; but then it has closed the statement's cursors before. So where one
+//! of `bygone_snapshots` or another table of ours was open at the last row, and is not at the end, nothing is done.
 
 mod reader;
 mod staging;

@@ -554,7 +554,8 @@ fn a_statement_that_fails_makes_no_table() {
             "SELECT {collate} FROM (SELECT id FROM bygone_snapshots ORDER BY name DESC) WHERE id > 1 OR json('x' || id)"
         ),
         format!(
-            "WITH s AS MATERIALIZED (SELECT id FROM bygone_snapshots) SELECT {collate} FROM s WHERE id < 3 OR json('x' || id)"
+            "WITH s AS MATERIALIZED (SELECT id FROM bygone_snapshots) SELECT {collate} FROM s
+             WHERE id < 3 OR json('x' || id)"
         ),
     ] {
         assert!(failure(&connection, &failing).2.contains("malformed JSON"), "{failing}");
