@@ -39,8 +39,8 @@ fn cxx_flags(feature: &str, manifest_dir: &Path) -> String {
     flags.trim_start().to_owned()
 }
 
-/// The program that plays this engine in this suite. Builds it if need be, which for a library in C++ takes many minutes the
-/// first time.
+/// The program that plays this engine in this suite. Builds it if need be, which for a library in C++ takes many
+/// minutes the first time.
 pub fn program_for(suite: &Suite, engine: &str) -> Result<PathBuf> {
     let own = std::env::current_exe()?;
     if suite.has(engine) {

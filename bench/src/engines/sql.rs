@@ -1,7 +1,7 @@
 //! Engines with SQL.
 //!
-//! Owns: what suite `sql` asks of an engine, and which engines can answer. Promises: connections of all engines that have
-//! connections are of the same SQLite, and set up alike.
+//! Owns: what suite `sql` asks of an engine, and which engines can answer. Promises: connections of all engines that
+//! have connections are of the same SQLite, and set up alike.
 
 use std::path::Path;
 

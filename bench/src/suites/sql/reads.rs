@@ -1,7 +1,8 @@
 //! Cases `point` and `range`: queries of a table that nobody writes to, warm and cold.
 //!
 //! Each query is a read transaction of its own, but those of `in a transaction`. Warm: all was read before. Cold: for
-//! each round the database is closed, its files are taken out of the page cache, and it is opened again, before the clock.
+//! each round the database is closed, its files are taken out of the page cache, and it is opened again, before the
+//! clock.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;

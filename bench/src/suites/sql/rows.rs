@@ -1,7 +1,7 @@
 //! The rows that most cases of suite `sql` work on.
 //!
-//! Owns: one table, how it is filled, and the updates of it. Promises: all follows from numbers, so what a state holds can
-//! be made up again.
+//! Owns: one table, how it is filled, and the updates of it. Promises: all follows from numbers, so what a state holds
+//! can be made up again.
 
 use anyhow::{Result, ensure};
 use rusqlite::Connection;

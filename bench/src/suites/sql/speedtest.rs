@@ -1,7 +1,7 @@
 //! Case `speedtest`: a spread of statements, as text, each kind timed by itself.
 //!
-//! It is in the manner of SQLite's own `speedtest1`. The text is such that SQLite 3.7 takes it, too. What each kind answers
-//! is compared with what SQLite answers with its database in memory.
+//! It is in the manner of SQLite's own `speedtest1`. The text is such that SQLite 3.7 takes it, too. What each kind
+//! answers is compared with what SQLite answers with its database in memory.
 
 use std::fmt::Write as _;
 use std::path::Path;
