@@ -14,7 +14,7 @@ use crate::directory::{Ready, locked};
 use crate::failure::{Failure, Result};
 use crate::ffi::*;
 use crate::file::MainFile;
-use crate::pages::{HEADER_BYTES, Shape, key, trimmed};
+use crate::pages::{HEADER_BYTES, Shape, copy_part, key, trimmed};
 
 /// SQLite's first phase on this file is done: its pages are all here.
 pub(crate) fn phase_one(file: &mut MainFile) {
@@ -67,7 +67,7 @@ fn commit(files: &mut [&mut MainFile]) -> Result<()> {
     let state = u64::from(transaction.seq());
     let mut shapes = Vec::new();
     let mut sync = false;
-    for file in files.iter() {
+    for file in files.iter_mut() {
         let shape = if dirty(file) { Some(put(&mut transaction, file, state)?) } else { None };
         let synced = file.write.as_ref().is_some_and(|write| write.synced) || shape.is_none();
         sync |= synced && file.sync_commits;
@@ -100,8 +100,8 @@ struct Left {
 }
 
 /// Puts what a file has written into the engine's transaction.
-fn put(transaction: &mut Transaction, file: &MainFile, state: u64) -> Result<Left> {
-    let (Some(write), Some(table)) = (&file.write, file.written_table()) else {
+fn put(transaction: &mut Transaction, file: &mut MainFile, state: u64) -> Result<Left> {
+    let Some((write, table, database)) = file.written() else {
         return Err(Failure::new(SQLITE_MISUSE, "a commit of a file that has no transaction"));
     };
     // The writer's lock keeps other connections away, but not who restores another state, or writes to the table.
@@ -114,28 +114,32 @@ fn put(transaction: &mut Transaction, file: &MainFile, state: u64) -> Result<Lef
     if write.kept_pages == 0 {
         shape.header.fill(0);
     }
-    for (page, bytes) in &write.pages {
-        if *page > 1 {
-            transaction.put(table, key(*page), trimmed(bytes))?;
-            continue;
-        }
-        shape.header.copy_from_slice(&bytes[..HEADER_BYTES]);
-        // Every commit writes page 1, and most change nothing but its header.
-        let rest = trimmed(bytes).get(HEADER_BYTES..).unwrap_or_default();
-        let is_same = |stored: &[u8]| stored.get(HEADER_BYTES..).unwrap_or_default() == rest;
-        if transaction.get_with(table, key(1), is_same)? != Some(true) {
-            let mut page = bytes.clone();
-            page[..HEADER_BYTES].fill(0);
-            transaction.put(table, key(1), trimmed(&page))?;
-        }
-    }
     // Written again since they were cut off, or gone.
     for page in write.kept_pages..write.begun.pages {
         if !write.pages.contains_key(&(page + 1)) {
             transaction.delete(table, key(page + 1))?;
         }
     }
-    let cookie = file.database.corrected_cookie(write.begun.state, shape.schema_cookie());
+    // They are not needed any more: without the commit they are forgotten. In the order of their keys they are put in
+    // fastest.
+    let mut pages: Vec<_> = std::mem::take(&mut write.pages).into_iter().collect();
+    pages.sort_unstable_by_key(|(page, _)| *page);
+    for (page, mut bytes) in pages {
+        if page > 1 {
+            transaction.put_owned(table, key(page), bytes)?;
+            continue;
+        }
+        copy_part(&bytes, 0, &mut shape.header);
+        // Every commit writes page 1, and most change nothing but its header.
+        let rest = bytes.get(HEADER_BYTES..).unwrap_or_default();
+        let is_same = |stored: &[u8]| stored.get(HEADER_BYTES..).unwrap_or_default() == rest;
+        if transaction.get_with(table, key(1), is_same)? != Some(true) {
+            let header_bytes = bytes.len().min(HEADER_BYTES);
+            bytes[..header_bytes].fill(0);
+            transaction.put(table, key(1), trimmed(&bytes))?;
+        }
+    }
+    let cookie = database.corrected_cookie(write.begun.state, shape.schema_cookie());
     if let Some(cookie) = cookie {
         shape.set_schema_cookie(cookie);
     }

@@ -16,7 +16,7 @@ use crate::directory::{Database, Handle, locked};
 use crate::failure::{Failure, Result};
 use crate::ffi::*;
 use crate::host::Host;
-use crate::pages::{Shape, copy_part, cover, is_page_size, key};
+use crate::pages::{Shape, copy_part, cover, is_page_size, key, trimmed};
 use crate::seen::Seen;
 
 /// Where in page 1 the bytes are by which SQLite tells whether its cache still holds.
@@ -105,7 +105,8 @@ pub(crate) struct Write {
     pub shape: Shape,
     /// Pages up to this one are those of the view where they were not written.
     pub kept_pages: u32,
-    pub pages: HashMap<u32, Box<[u8]>>,
+    /// As they are stored: without the zeros at the end.
+    pub pages: HashMap<u32, Vec<u8>>,
     /// Whether SQLite has asked for a sync.
     pub synced: bool,
     /// Whether SQLite's first phase of the commit is done.
@@ -308,7 +309,7 @@ impl MainFile {
     fn read_page(&self, view: &Snapshot, page: u32, from: usize, out: &mut [u8]) -> Result<()> {
         if let Some(write) = &self.write {
             if let Some(written) = write.pages.get(&page) {
-                out.copy_from_slice(&written[from..from + out.len()]);
+                copy_part(written, from, out);
                 return Ok(());
             }
             if page > write.kept_pages {
@@ -380,25 +381,26 @@ impl MainFile {
             let part = &data[done..done + count];
             done += count;
             write.shape.pages = write.shape.pages.max(page);
-            match write.pages.get_mut(&page) {
-                Some(written) => written[from..from + count].copy_from_slice(part),
-                None if count == page_bytes as usize => {
-                    write.pages.insert(page, part.into());
-                }
-                None => {
-                    let mut whole = vec![0; page_bytes as usize];
-                    if let (Some(view), Some(table)) = (view, self.table.as_ref())
-                        && page <= write.kept_pages
-                    {
-                        view.get_with(table, key(page), |stored| copy_part(stored, 0, &mut whole))?;
-                        if page == 1 {
-                            cover(&write.begun.header, 0, &mut whole);
-                        }
-                    }
-                    whole[from..from + count].copy_from_slice(part);
-                    write.pages.insert(page, whole.into());
-                }
+            if count == page_bytes as usize {
+                let held = write.pages.entry(page).or_default();
+                held.clear();
+                held.extend_from_slice(trimmed(part));
+                continue;
             }
+            let mut whole = vec![0; page_bytes as usize];
+            match (write.pages.get(&page), view, self.table.as_ref()) {
+                (Some(written), ..) => copy_part(written, 0, &mut whole),
+                (None, Some(view), Some(table)) if page <= write.kept_pages => {
+                    view.get_with(table, key(page), |stored| copy_part(stored, 0, &mut whole))?;
+                    if page == 1 {
+                        cover(&write.begun.header, 0, &mut whole);
+                    }
+                }
+                _ => {}
+            }
+            whole[from..from + count].copy_from_slice(part);
+            whole.truncate(trimmed(&whole).len());
+            write.pages.insert(page, whole);
         }
         Ok(())
     }
@@ -523,9 +525,9 @@ impl MainFile {
         self.cached.state = (!corrected).then_some(shape.state);
     }
 
-    /// The table of a file that writes.
-    pub(crate) fn written_table(&self) -> Option<&Table> {
-        self.table.as_ref()
+    /// What a transaction has written, and where to.
+    pub(crate) fn written(&mut self) -> Option<(&mut Write, &Table, &Database)> {
+        Some((self.write.as_mut()?, self.table.as_ref()?, &self.database))
     }
 
     /// What the transaction that is open reads; `None` outside of one, or if there is no such database.

@@ -104,6 +104,12 @@ impl From<Vec<u8>> for Value {
     }
 }
 
+impl From<Box<[u8]>> for Value {
+    fn from(bytes: Box<[u8]>) -> Self {
+        if bytes.len() > INLINE_BYTES_MAX { Value(Bytes::Boxed(bytes)) } else { Value::from(&bytes[..]) }
+    }
+}
+
 impl From<Value> for Vec<u8> {
     fn from(value: Value) -> Self {
         value.into_vec()
@@ -148,13 +154,15 @@ mod tests {
     fn bytes_of_every_length_come_back() {
         for length in 0..100u8 {
             let bytes: Vec<u8> = (0..length).collect();
-            let values = [Value::from(&bytes[..]), Value::from(bytes.clone())];
+            let boxed = bytes.clone().into_boxed_slice();
+            let values = [Value::from(&bytes[..]), Value::from(bytes.clone()), Value::from(boxed)];
             for value in &values {
                 assert_eq!(value, &bytes);
                 assert_eq!(&value.clone()[..], &bytes[..]);
                 assert_eq!(value.clone().into_vec(), bytes);
             }
             assert_eq!(values[0], values[1]);
+            assert_eq!(values[0], values[2]);
         }
     }
 

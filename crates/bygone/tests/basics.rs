@@ -71,6 +71,33 @@ fn the_past_stays_through_flush_merge_and_reopening() {
 }
 
 #[test]
+fn a_value_may_be_given_away() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = open(directory.path());
+    let table = db.table("t").unwrap();
+    db.put(&table, "source", [7; 50]).unwrap();
+    let mut tx = db.begin().unwrap();
+    for bytes in [0, 1, 22, 23, 5000] {
+        tx.put_owned(&table, format!("vec {bytes}"), vec![1; bytes]).unwrap();
+        tx.put_owned(&table, format!("box {bytes}"), vec![2; bytes].into_boxed_slice()).unwrap();
+    }
+    tx.put_owned(&table, "value", db.get(&table, "source").unwrap().unwrap()).unwrap();
+    tx.put_owned(&table, "vec 22", vec![3; 30]).unwrap();
+    tx.put(&table, "box 22", "last").unwrap();
+    assert_eq!(tx.get(&table, "vec 22").unwrap().unwrap(), [3; 30][..]);
+    let long_key = vec![0; bygone::limits::KEY_BYTES_MAX + 1];
+    assert!(matches!(tx.put_owned(&table, long_key, vec![]), Err(Error::TooLarge { .. })));
+    tx.commit().unwrap();
+    for bytes in [0, 1, 23, 5000] {
+        assert_eq!(db.get(&table, format!("vec {bytes}")).unwrap().unwrap(), vec![1; bytes]);
+        assert_eq!(db.get(&table, format!("box {bytes}")).unwrap().unwrap(), vec![2; bytes]);
+    }
+    assert_eq!(db.get(&table, "vec 22").unwrap().unwrap(), [3; 30][..]);
+    assert_eq!(db.get(&table, "box 22").unwrap().unwrap(), b"last");
+    assert_eq!(db.get(&table, "value").unwrap().unwrap(), [7; 50][..]);
+}
+
+#[test]
 fn the_first_committer_wins() {
     let directory = tempfile::tempdir().unwrap();
     let db = open(directory.path());

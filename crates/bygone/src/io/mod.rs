@@ -87,6 +87,12 @@ pub trait DiskFile: Send + Sync + Debug {
     fn len(&self) -> std::io::Result<u64>;
     /// Cuts the file, or extends it with zeros.
     fn set_len(&self, len: u64) -> std::io::Result<()>;
+
+    /// Extends the file with zeros and takes the space for them, if the disk does so without writing them; answers
+    /// whether it did. Else nothing has changed.
+    fn reserve(&self, _len: u64) -> std::io::Result<bool> {
+        Ok(false)
+    }
     /// The file's first `len` bytes for writing without calls, if the disk offers that and the file allows it. It
     /// must not be cut as long as the mapping lives.
     fn map(&self, _len: u64) -> Option<Mapping> {
@@ -202,6 +208,11 @@ impl File {
         self.file.len().map_err(|e| Error::io(&self.path, "get the length of", e))
     }
 
+    /// As [`DiskFile::reserve`].
+    pub fn reserve(&self, len: u64) -> Result<bool> {
+        self.file.reserve(len).map_err(|e| Error::io(&self.path, "extend", e))
+    }
+
     pub fn set_len(&self, len: u64) -> Result<()> {
         self.file.set_len(len).map_err(|e| Error::io(&self.path, "set the length of", e))
     }
@@ -263,6 +274,13 @@ pub(crate) mod tests {
         file.set_len(100_005).unwrap();
         file.read_at(&mut bytes, 99_998).unwrap();
         assert_eq!(&bytes, b"\0\0he\0\0\0", "a cut file grows back as zeros");
+        let reserved = file.reserve(100_010).unwrap();
+        assert_eq!(file.len().unwrap(), if reserved { 100_010 } else { 100_005 });
+        if reserved {
+            let mut tail = [1; 12];
+            file.read_at(&mut tail, 99_998).unwrap();
+            assert_eq!(&tail, b"\0\0he\0\0\0\0\0\0\0\0", "what is reserved is zeros");
+        }
         file.sync().unwrap();
 
         let reader = disk.open(&path, OpenMode::Read).unwrap();

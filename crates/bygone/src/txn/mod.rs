@@ -171,7 +171,15 @@ impl Transaction {
     /// # Errors
     /// `TooLarge` for a key over 1,024 bytes or a value over 1 GiB; `TableNotFound` if the table was dropped.
     pub fn put(&mut self, table: &Table, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
-        self.write(table, key.as_ref(), Some(value.as_ref()))
+        self.write(table, key.as_ref(), Some(Value::from(value.as_ref())))
+    }
+
+    /// Writes a record whose value is given away: a large one is not copied, as [`put`](Transaction::put) has to.
+    ///
+    /// # Errors
+    /// As [`put`](Transaction::put).
+    pub fn put_owned(&mut self, table: &Table, key: impl AsRef<[u8]>, value: impl Into<Value>) -> Result<()> {
+        self.write(table, key.as_ref(), Some(value.into()))
     }
 
     /// Deletes a record, if there is one.
@@ -227,9 +235,9 @@ impl Transaction {
         Ok(committed.snapshot.expect("a commit that declares a snapshot has its id"))
     }
 
-    fn write(&mut self, table: &Table, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+    fn write(&mut self, table: &Table, key: &[u8], value: Option<Value>) -> Result<()> {
         self.check_table(table)?;
-        check_write(key, value)?;
+        check_write(key, value.as_deref())?;
         if !self.tables.iter().any(|known| known.is_same(table)) {
             self.tables.push(table.clone());
         }

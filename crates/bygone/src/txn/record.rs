@@ -337,6 +337,7 @@ pub(crate) fn check_size(what: &'static str, size: usize, limit: usize) -> crate
 mod tests {
     use super::super::write_set::WriteSet;
     use super::*;
+    use crate::value::Value;
 
     fn doomed(id: u64) -> Doomed {
         Doomed { id, seq: id * 10, time_micros: id * 1000 }
@@ -353,8 +354,8 @@ mod tests {
             notes_time: true,
         };
         let mut writes = WriteSet::default();
-        writes.put(16, b"a", Some(b"1"));
-        writes.put(16, b"", Some(b""));
+        writes.put(16, b"a", Some(Value::from(&b"1"[..])));
+        writes.put(16, b"", Some(Value::default()));
         writes.put(17, &[9; 1000], None);
         (marks, writes.into())
     }

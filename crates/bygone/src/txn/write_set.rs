@@ -113,7 +113,7 @@ impl OneWrite {
 }
 
 impl WriteSet {
-    pub fn put(&mut self, table: u32, key: &[u8], value: Option<&[u8]>) {
+    pub fn put(&mut self, table: u32, key: &[u8], value: Option<Value>) {
         let index = match self.tables.binary_search_by_key(&table, |(id, _)| *id) {
             Ok(index) => index,
             Err(index) => {
@@ -122,8 +122,7 @@ impl WriteSet {
             }
         };
         let writes = Arc::make_mut(&mut self.tables[index].1);
-        self.bytes += value.map_or(0, <[u8]>::len);
-        let value = value.map(Value::from);
+        self.bytes += value.as_ref().map_or(0, |value| value.len());
         match writes.get_mut(key) {
             Some(old) => {
                 self.bytes -= old.as_ref().map_or(0, |value| value.len());
@@ -179,7 +178,7 @@ mod tests {
     fn one_write_is_what_a_set_of_one_is() {
         for value in [Some(&b"value"[..]), Some(b""), None] {
             let mut set = WriteSet::default();
-            set.put(16, b"key", value);
+            set.put(16, b"key", value.map(Value::from));
             let (one, set) = (Writes::one(16, b"key", value), Writes::from(set));
             assert_eq!(one.iter().collect::<Vec<_>>(), set.iter().collect::<Vec<_>>());
             assert_eq!(one.bytes(), set.bytes());
@@ -192,8 +191,8 @@ mod tests {
     #[test]
     fn the_last_write_of_a_key_counts_and_bytes_are_exact() {
         let mut set = WriteSet::default();
-        set.put(16, b"a", Some(b"123"));
-        set.put(16, b"a", Some(b"4"));
+        set.put(16, b"a", Some(Value::from(&b"123"[..])));
+        set.put(16, b"a", Some(Value::from(&b"4"[..])));
         set.put(3, b"b", None);
         assert_eq!((set.bytes(), set.count()), (3, 2));
         assert_eq!(set.get(16, b"a"), Some(&Some(Value::from(&b"4"[..]))));
@@ -205,9 +204,9 @@ mod tests {
     #[test]
     fn whoever_reads_it_keeps_what_it_saw() {
         let mut set = WriteSet::default();
-        set.put(16, b"a", Some(b"1"));
+        set.put(16, b"a", Some(Value::from(&b"1"[..])));
         let seen = set.table(16).unwrap().clone();
-        set.put(16, b"b", Some(b"2"));
+        set.put(16, b"b", Some(Value::from(&b"2"[..])));
         assert_eq!(seen.len(), 1);
         assert_eq!(set.table(16).unwrap().len(), 2);
     }

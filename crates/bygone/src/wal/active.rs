@@ -1,13 +1,17 @@
 //! The segment that is appended to.
 //!
 //! Owns: where the next record goes, and how it gets there: by a store into the segment's mapping where the system
-//! has one and no sync follows, else by a call. Promises: what was written is in the hands of the system, either
-//! way. May call: `io`, `format`.
+//! has one, the record is small and no sync follows, else by a call. Promises: what was written is in the hands of the
+//! system, either way. May call: `io`, `format`.
 
 use super::format::Place;
 use super::segment::Segment;
 use crate::error::Result;
 use crate::io::{File, Mapping};
+
+/// Up to so many bytes a store is quicker than a call. The first store to a page of the file costs an interruption by
+/// the system, about as much as a call does that brings a page and a half: small records share it.
+const STORED_BYTES_MAX: usize = 1536;
 
 /// A segment that is ready to be appended to. Made off the write path: mapping brings the segment into memory.
 #[derive(Debug)]
@@ -52,7 +56,9 @@ impl Active {
 
     pub fn write(&mut self, bytes: &[u8], offset: u64, then: Then) -> Result<()> {
         match &mut self.mapping {
-            Some(mapping) if then == Then::GoOn => self.file.write_mapped(mapping, bytes, offset),
+            Some(mapping) if then == Then::GoOn && bytes.len() <= STORED_BYTES_MAX => {
+                self.file.write_mapped(mapping, bytes, offset)
+            }
             _ => self.file.write_at(bytes, offset),
         }
     }

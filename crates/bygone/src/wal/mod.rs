@@ -27,7 +27,7 @@ use self::active::{Active, Ready, Then};
 use self::format::{
     ALIGNMENT, BODY_BYTES_MAX, RECORD_HEADER_BYTES, RECORDS_OFFSET, RecordHeader, SegmentHeader,
 };
-use self::segment::Segment;
+use self::segment::{Matter, Segment};
 use crate::error::{Error, Result};
 use crate::io::{Disk, File, Mapping, remove};
 
@@ -168,7 +168,8 @@ impl Wal {
                     len: segment.len,
                 };
                 let spare = if segment.len == settings.segment_bytes { keep.pop() } else { None };
-                let file = segment::make(&*disk, &settings.dir, header, spare)?;
+                let matter = spare.map_or(Matter::Zeros, Matter::Old);
+                let file = segment::make(&*disk, &settings.dir, header, matter)?;
                 segments.push(segment);
                 (file, segment, RECORDS_OFFSET)
             }
@@ -317,7 +318,7 @@ impl Wal {
         // Nobody else changes the active segment or the standby: both need `making` as long as there is no
         // standby.
         let len = self.settings.len_after(lock(&self.files).segments.last());
-        let made = self.make_next(len)?;
+        let made = self.make_next(len, false)?;
         lock(&self.files).standby = Some(made);
         Ok(true)
     }
@@ -414,11 +415,11 @@ impl Wal {
                 return Ok(());
             }
         }
-        let len = self.settings.len_after(Some(&writer.active.segment));
-        let len = needed_bytes.next_multiple_of(RECORDS_OFFSET).max(len);
+        let usual_len = self.settings.len_after(Some(&writer.active.segment));
+        let len = needed_bytes.next_multiple_of(RECORDS_OFFSET);
         // Nobody made a standby in the background, so nobody gives back either.
         self.give_back_used_up();
-        let next = self.make_next(len)?;
+        let next = self.make_next(len.max(usual_len), len >= usual_len)?;
         self.activate(writer, next);
         Ok(())
     }
@@ -442,12 +443,15 @@ impl Wal {
         drop(used_up);
     }
 
-    /// Makes the successor of the active segment. The caller holds `making`, and there is no standby.
-    fn make_next(&self, len: u64) -> Result<Ready> {
-        let (id, spare) = {
+    /// Makes the successor of the active segment; `for_one` if the next record fills it. The caller holds `making`,
+    /// and there is no standby.
+    fn make_next(&self, len: u64, for_one: bool) -> Result<Ready> {
+        let (id, matter) = {
             let mut files = lock(&self.files);
             let id = files.segments.last().map_or(1, |active| active.id + 1);
-            (id, if len == self.settings.segment_bytes { files.spares.pop() } else { None })
+            let spare = if len == self.settings.segment_bytes { files.spares.pop() } else { None };
+            let new = if for_one { Matter::Space } else { Matter::Zeros };
+            (id, spare.map_or(new, Matter::Old))
         };
         let header = SegmentHeader {
             database_id: self.settings.database_id,
@@ -456,8 +460,9 @@ impl Wal {
             superblock_number: self.superblock_number.load(Ordering::Relaxed),
             len,
         };
-        let file = segment::make(&*self.disk, &self.settings.dir, header, spare)?;
-        Ok(Ready::new(Segment { id, len }, file, self.settings.mapped))
+        let file = segment::make(&*self.disk, &self.settings.dir, header, matter)?;
+        // One large write is quicker by a call than by a mapping, which would have to be brought into memory first.
+        Ok(Ready::new(Segment { id, len }, file, self.settings.mapped && !for_one))
     }
 }
 

@@ -39,23 +39,32 @@ pub(super) fn parse_name(name: &str) -> Option<u64> {
     plain.then(|| u64::from_str_radix(digits, 16).ok())?
 }
 
-/// Makes a segment, out of `old` if there is one that is exactly as long, and gives it its name as the last
-/// step.
-///
-/// A new file is written full of zeros: syncing what lies within written blocks costs one flush, whereas a
-/// file that grows, or has reserved blocks, makes each sync write metadata too. An old file keeps what it
-/// held: none of it verifies under the new id. When this fails, nothing of the name is in the way of another
-/// attempt.
-pub(super) fn make(disk: &dyn Disk, dir: &Path, header: SegmentHeader, old: Option<Segment>) -> Result<File> {
+/// What a segment is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Matter {
+    /// A file that is written full of zeros: syncing what lies within written blocks costs one flush, whereas a file
+    /// that grows, or has reserved blocks, makes each sync write metadata too.
+    Zeros,
+    /// A file whose blocks are only reserved, where the disk has that: for one record that fills all of it. Zeros
+    /// would be written and synced for nothing.
+    Space,
+    /// An old segment, exactly as long. It keeps what it held: none of it verifies under the new id.
+    Old(Segment),
+}
+
+/// Makes a segment, and gives it its name as the last step. When this fails, nothing of the name is in the way of
+/// another attempt.
+pub(super) fn make(disk: &dyn Disk, dir: &Path, header: SegmentHeader, matter: Matter) -> Result<File> {
     let path = segment_path(dir, header.segment_id);
-    let unnamed = match old {
-        Some(old) => segment_path(dir, old.id),
-        None => unfinished_path(dir, header.segment_id),
+    let unnamed = match matter {
+        Matter::Old(old) => segment_path(dir, old.id),
+        Matter::Zeros | Matter::Space => unfinished_path(dir, header.segment_id),
     };
     let made = (|| {
-        let file = match old {
-            Some(_) => File::open(disk, &unnamed, OpenMode::Write)?,
-            None => fill(disk, &unnamed, header.len)?,
+        let file = match matter {
+            Matter::Old(_) => File::open(disk, &unnamed, OpenMode::Write)?,
+            Matter::Zeros => fill(disk, &unnamed, header.len)?,
+            Matter::Space => reserve(disk, &unnamed, header.len)?,
         };
         file.write_at(&header.encode(), 0)?;
         file.sync()?;
@@ -74,11 +83,20 @@ pub(super) fn make(disk: &dyn Disk, dir: &Path, header: SegmentHeader, old: Opti
     made
 }
 
-fn fill(disk: &dyn Disk, path: &Path, len: u64) -> Result<File> {
+fn create(disk: &dyn Disk, path: &Path) -> Result<File> {
     if exists(disk, path)? {
         remove(disk, path)?;
     }
-    let file = File::open(disk, path, OpenMode::Create)?;
+    File::open(disk, path, OpenMode::Create)
+}
+
+fn reserve(disk: &dyn Disk, path: &Path, len: u64) -> Result<File> {
+    let file = create(disk, path)?;
+    if file.reserve(len)? { Ok(file) } else { fill(disk, path, len) }
+}
+
+fn fill(disk: &dyn Disk, path: &Path, len: u64) -> Result<File> {
+    let file = create(disk, path)?;
     let zeros = vec![0; FILL_BYTES];
     // The header's page is written by the caller.
     let mut offset = RECORDS_OFFSET;
@@ -114,15 +132,14 @@ mod tests {
     #[test]
     fn a_segment_has_its_name_only_when_it_is_whole() {
         let dir = Path::new("");
-        for recycle in [false, true] {
+        for matter in [Matter::Zeros, Matter::Space, Matter::Old(Segment { id: 2, len: HEADER.len })] {
             for crash in 1.. {
                 let disk = SimDisk::new();
-                let old = recycle.then(|| {
-                    make(&disk, dir, SegmentHeader { segment_id: 2, ..HEADER }, None).unwrap();
-                    Segment { id: 2, len: HEADER.len }
-                });
+                if let Matter::Old(old) = matter {
+                    make(&disk, dir, SegmentHeader { segment_id: old.id, ..HEADER }, Matter::Zeros).unwrap();
+                }
                 disk.crash_at(disk.operations() + crash);
-                let made = make(&disk, dir, HEADER, old);
+                let made = make(&disk, dir, HEADER, matter);
                 for seed in 0..8 {
                     let image = disk.crash_image(seed);
                     match image.read_file(&segment_path(dir, 5)) {
@@ -142,15 +159,17 @@ mod tests {
 
     #[test]
     fn a_failed_attempt_leaves_nothing_and_the_next_works() {
-        for fault in 1.. {
-            let disk = SimDisk::new();
-            disk.fail_at(fault, std::io::ErrorKind::Other);
-            let made = make(&disk, Path::new(""), HEADER, None);
-            if made.is_ok() {
-                break;
+        for matter in [Matter::Zeros, Matter::Space] {
+            for fault in 1.. {
+                let disk = SimDisk::new();
+                disk.fail_at(fault, std::io::ErrorKind::Other);
+                let made = make(&disk, Path::new(""), HEADER, matter);
+                if made.is_ok() {
+                    break;
+                }
+                assert_eq!(disk.snapshot_files(), []);
+                make(&disk, Path::new(""), HEADER, matter).unwrap();
             }
-            assert_eq!(disk.snapshot_files(), []);
-            make(&disk, Path::new(""), HEADER, None).unwrap();
         }
     }
 }

@@ -539,6 +539,13 @@ impl DiskFile for SimFile {
         file.pending.push(Change::SetLen(len));
         if let Fate::Dies = fate { Err(died()) } else { Ok(()) }
     }
+
+    fn reserve(&self, len: u64) -> Result<bool> {
+        if len > self.len()? {
+            self.set_len(len)?;
+        }
+        Ok(true)
+    }
 }
 
 impl Change {
