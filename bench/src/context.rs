@@ -4,7 +4,7 @@
 //! that fails later has not been in vain.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
@@ -49,6 +49,18 @@ impl Context {
     /// Whether this case was asked for.
     pub fn wants(&self, case: &str) -> bool {
         self.cases.is_empty() || self.cases.iter().any(|wanted| wanted == case)
+    }
+
+    /// Runs a case that was asked for, with an empty directory that is removed afterwards.
+    pub fn in_empty_dir(&self, case: &str, run: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+        if !self.wants(case) {
+            return Ok(());
+        }
+        let dir = self.dir.join(case);
+        std::fs::create_dir_all(&dir)?;
+        run(&dir)?;
+        std::fs::remove_dir_all(&dir)?;
+        Ok(())
     }
 
     /// The numbers of threads to run a case with.

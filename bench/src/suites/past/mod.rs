@@ -196,12 +196,7 @@ fn run(context: &Context) -> Result<()> {
         ("diff", diff::run),
         ("delete", diff::run_delete),
     ] {
-        if context.wants(case) {
-            let dir = context.dir.join(case);
-            std::fs::create_dir_all(&dir)?;
-            run(context, &sizes, &dir)?;
-            std::fs::remove_dir_all(&dir)?;
-        }
+        context.in_empty_dir(case, |dir| run(context, &sizes, dir))?;
     }
     Ok(())
 }

@@ -186,12 +186,7 @@ fn run(context: &Context) -> Result<()> {
         ("sets", sets::run),
         ("speedtest", speedtest::run),
     ] {
-        if context.wants(case) {
-            let dir = context.dir.join(case);
-            std::fs::create_dir_all(&dir)?;
-            run(context, &sizes, &dir)?;
-            std::fs::remove_dir_all(&dir)?;
-        }
+        context.in_empty_dir(case, |dir| run(context, &sizes, dir))?;
     }
     Ok(())
 }

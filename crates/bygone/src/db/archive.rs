@@ -14,7 +14,7 @@
 //! After an opening the pages are found by comparing each key frame with the next, as far as that was not done before;
 //! from then on rebuilds tell what they supersede.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,7 @@ use super::relief::RELIEF_PAGES;
 use crate::archive::{Archive, Change, MOVING, PageId};
 use crate::base::DeadPage;
 use crate::error::{Error, Result};
+use crate::history::prune::run_ids;
 use crate::io::{File, OpenMode, exists, link_anew, list, remove, sync_dir};
 use crate::limits::PAGE_BYTES;
 use crate::run;
@@ -300,8 +301,7 @@ impl Engine {
         }
         // Others are in the making, or litter.
         let intervals = self.past.intervals(&self.present.layers().base)?;
-        let named: HashSet<u64> =
-            intervals.iter().flat_map(|(_, interval)| &interval.runs).map(|run| run.id).collect();
+        let named = run_ids(&intervals);
         names.retain(|name| run::file_id(name).is_some_and(|id| named.contains(&id)));
         for name in &names {
             let path = directory.join(name);

@@ -21,6 +21,7 @@ use crate::health::Health;
 use crate::history::past::Past;
 use crate::io::Disk;
 use crate::lease::Leases;
+use crate::run::RunMeta;
 use crate::signal::Signal;
 use crate::snapshot::Table;
 use crate::snapshot::present::Present;
@@ -223,7 +224,7 @@ impl Engine {
     /// together, the later tells last.
     pub fn tell_runs(&self) {
         let manifest = lock(&self.manifest);
-        let run_bytes = manifest.runs.iter().map(|run| run.bytes).sum();
+        let run_bytes = RunMeta::total_bytes(&manifest.runs);
         let scanned = self.present.context().scans.take();
         self.backlog.set_runs(manifest.runs.len(), run_bytes, self.base_bytes(), scanned);
     }

@@ -62,7 +62,7 @@ impl Engine {
     pub fn merge_is_due(&self, idle: bool) -> bool {
         let (runs, run_bytes, cheap) = {
             let manifest = lock(&self.manifest);
-            let run_bytes: u64 = manifest.runs.iter().map(|run| run.bytes).sum();
+            let run_bytes = RunMeta::total_bytes(&manifest.runs);
             let cheap = manifest.last_merge_bytes <= manifest.last_merged_run_bytes * CHEAP_FACTOR;
             (manifest.runs.len(), run_bytes, cheap)
         };
@@ -151,7 +151,6 @@ impl Engine {
             rebuild.set(rows::HISTORY, &to.to_be_bytes(), Some(&interval.encode()))?;
         }
         written_pages += rebuild.written_pages();
-        let bytes = |runs: &[RunMeta]| runs.iter().map(|run| run.bytes).sum::<u64>();
         let written_bytes = written_pages * PAGE_BYTES as u64;
         let retained = if plan.keep_base { base.generation() } else { self.store.newest_retained() };
         let new_base = rebuild.finish(to, retained, || {
@@ -160,9 +159,9 @@ impl Engine {
             manifest.chain = plan.chain_after(chain, &kept);
             manifest.unfinished_history_run = 0;
             manifest.last_merge_bytes = written_bytes;
-            manifest.last_merged_run_bytes = bytes(&merged);
+            manifest.last_merged_run_bytes = RunMeta::total_bytes(&merged);
             manifest.history_runs += kept.len() as u64;
-            manifest.history_bytes += bytes(&kept);
+            manifest.history_bytes += RunMeta::total_bytes(&kept);
             manifest.retained_bases += u64::from(plan.keep_base);
             manifest.encode()
         })?;

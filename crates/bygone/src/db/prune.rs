@@ -12,7 +12,6 @@
 //! Deletions are durable before they are visible, and only visible ones are looked at here: so nothing is given
 //! back on account of a deletion that a power cut undoes.
 
-use std::collections::HashSet;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
@@ -25,7 +24,7 @@ use crate::error::Result;
 use crate::history::Interval;
 use crate::history::past::Past;
 use crate::history::plan::Chain as OpenChain;
-use crate::history::prune::{Chain, Fate, Kept, plan};
+use crate::history::prune::{Chain, Fate, Kept, plan, run_ids};
 use crate::history::visibility::Needed;
 use crate::io::{exists, list, remove, sync_dir};
 use crate::run::{self, RunMeta, file_name};
@@ -143,11 +142,10 @@ impl Engine {
             manifest.window_left = put_off || is_left(&manifest);
             manifest.unfinished_history_run = 0;
             manifest.retained_bases -= changes.frames_given_up;
-            let bytes = |runs: &[RunMeta]| runs.iter().map(|run| run.bytes).sum::<u64>();
             manifest.history_runs += changes.runs_made.len() as u64;
             manifest.history_runs -= changes.runs_given_up.len() as u64;
-            manifest.history_bytes += bytes(&changes.runs_made);
-            manifest.history_bytes -= bytes(&changes.runs_given_up);
+            manifest.history_bytes += RunMeta::total_bytes(&changes.runs_made);
+            manifest.history_bytes -= RunMeta::total_bytes(&changes.runs_given_up);
             if changes.ends_open_chain {
                 manifest.chain = OpenChain::default();
             }
@@ -225,8 +223,7 @@ impl Engine {
         }
         let base = self.present.layers().base.clone();
         let intervals = self.past.intervals(&base)?;
-        let named: HashSet<u64> =
-            intervals.iter().flat_map(|(_, interval)| &interval.runs).map(|run| run.id).collect();
+        let named = run_ids(&intervals);
         let mut ids = Vec::new();
         for directory in self.history_directories() {
             let names = list(&*self.disk, directory)?;

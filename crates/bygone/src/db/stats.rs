@@ -11,6 +11,7 @@ use super::open::wal_dir;
 use crate::error::{Error, Result};
 use crate::ids::Seq;
 use crate::memtable::MemtableBytes;
+use crate::run::RunMeta;
 use crate::snapshot::HeldSnapshot;
 use crate::wal;
 
@@ -153,7 +154,7 @@ impl Db {
             memtable_reserved_bytes: memtables.reserved as u64,
             frozen_memtables: layers.memtables.len() as u64 - 1,
             runs: manifest.runs.len() as u64,
-            run_bytes: manifest.runs.iter().map(|run| run.bytes).sum(),
+            run_bytes: RunMeta::total_bytes(&manifest.runs),
             run_memory_bytes: layers.runs.iter().map(|run| run.memory_bytes() as u64).sum(),
             base_bytes: space.file_bytes,
             base_free_bytes: space.free_bytes,

@@ -84,7 +84,7 @@ impl Plan {
     /// The chain after the merge, for which these history runs are kept.
     pub fn chain_after(&self, chain: Chain, kept: &[RunMeta]) -> Chain {
         let runs = (kept.len() as u64).max(1);
-        let bytes = kept.iter().map(|run| run.bytes).sum::<u64>();
+        let bytes = RunMeta::total_bytes(kept);
         match (self.include_end, self.keep_base) {
             (false, _) => Chain::default(),
             (true, true) => Chain { runs, bytes },

@@ -13,6 +13,8 @@
 //! read passes over those that are newer than it. The commits of the window count like snapshots, also when they
 //! leave it.
 
+use std::collections::HashSet;
+
 use super::Interval;
 use super::plan::Chain as Runs;
 use super::visibility::Needed;
@@ -53,6 +55,11 @@ pub(crate) fn plan<'a>(intervals: &'a [Kept], living: &Needed, worth_bytes: u64)
 /// Which intervals are one chain.
 pub(crate) fn chains(intervals: &[Kept]) -> impl Iterator<Item = &[Kept]> {
     intervals.chunk_by(|_, (_, next)| next.key_frame.is_none())
+}
+
+/// The ids of the history runs that these rows name.
+pub(crate) fn run_ids(intervals: &[Kept]) -> HashSet<u64> {
+    intervals.iter().flat_map(|(_, interval)| &interval.runs).map(|run| run.id).collect()
 }
 
 /// `worth_bytes` if the chain has ended.

@@ -54,6 +54,11 @@ pub(crate) struct RunMeta {
 }
 
 impl RunMeta {
+    /// The bytes of several runs.
+    pub fn total_bytes(runs: &[RunMeta]) -> u64 {
+        runs.iter().map(|run| run.bytes).sum()
+    }
+
     pub fn encode(&self, out: &mut Vec<u8>) {
         for number in [self.id, self.min_seq, self.max_seq, self.records, self.bytes] {
             out.extend_from_slice(&number.to_le_bytes());
