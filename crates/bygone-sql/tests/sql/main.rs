@@ -16,5 +16,6 @@ mod past;
 mod readers;
 mod sets;
 mod sets_measured;
+mod sets_random;
 mod statements;
 mod support;

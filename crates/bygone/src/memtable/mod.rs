@@ -175,6 +175,11 @@ impl Memtable {
         Some(self.directory.find(key)?.version_at(seq)?.seq())
     }
 
+    /// The sequence number of the key's oldest version that is newer than `seq`.
+    pub fn next_seq(&self, key: &HashedKey<'_>, seq: u64) -> Option<u64> {
+        Some(self.directory.find(key)?.version_after(seq)?.seq())
+    }
+
     /// A cursor, off the end, over a table as of `seq`. Every commit up to `seq` must be wholly inserted: the
     /// published sequence number says so. Sorts what needs to be sorted for that.
     pub fn cursor(&self, table: u32, seq: u64) -> MemtableCursor {
