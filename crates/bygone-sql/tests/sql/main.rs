@@ -4,6 +4,7 @@
 
 mod attach;
 mod basics;
+mod by_path;
 mod changes;
 mod crash;
 mod differential;

@@ -17,6 +17,7 @@ mod keep;
 mod manifest;
 mod merge;
 mod open;
+mod opened;
 mod options;
 mod prune;
 mod relief;
