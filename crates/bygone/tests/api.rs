@@ -282,7 +282,7 @@ fn a_database_that_is_open_is_found_by_its_path() {
     drop((found, table));
     assert!(Db::find_open(&path).is_none());
     // A simulated disk has nothing to do with the system's paths.
-    let disk = std::sync::Arc::new(bygone::io::SimDisk::default());
+    let disk = std::sync::Arc::new(bygone::io::SimDisk::new());
     let simulated = Options::new().open_on(disk, &path).unwrap();
     assert!(Db::find_open(&path).is_none());
     drop(simulated);

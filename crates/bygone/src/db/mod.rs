@@ -21,6 +21,7 @@ mod opened;
 mod options;
 mod prune;
 mod relief;
+mod replace;
 mod restore;
 mod send;
 mod sizes;
