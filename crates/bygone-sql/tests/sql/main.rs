@@ -13,6 +13,7 @@ mod diffs_measured;
 mod files;
 mod layout;
 mod layouts;
+mod page_sizes;
 mod past;
 mod readers;
 mod sets;
