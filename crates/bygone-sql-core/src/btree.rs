@@ -1,11 +1,11 @@
 //! SQLite's b-trees, page by page.
 //!
-//! Owns: [`Pages`], the pages of an SQL database as of a moment, and what is in them: [`Tree`], [`Cell`], [`Value`].
-//! Promises: whatever is in a page, reading it is an error or an answer: every offset and length is checked, and a walk
-//! ends. May call: `pages`, `failure`.
+//! Owns: [`Pages`], the pages of an SQL database, as of a moment or elsewhere, and what is in them: [`Tree`],
+//! [`Cell`], [`Value`]. Promises: whatever is in a page, reading it is an error or an answer: every offset and length
+//! is checked, and a walk ends. May call: `pages`, `failure`.
 //!
-//! The format is that of <https://www.sqlite.org/fileformat2.html>. SQLite reads rows; this only tells which of them
-//! lie in pages that two moments do not share.
+//! The format is that of <https://www.sqlite.org/fileformat2.html>. SQLite reads rows; this tells which of them lie in
+//! pages that two moments do not share, and gives them to who puts them into pages of another size.
 
 use bygone::{Snapshot, Table};
 
@@ -15,10 +15,10 @@ use crate::pages::{HEADER_BYTES, Shape, copy_part, cover, key};
 
 /// What the first byte of a page says. Pages of other kinds begin with a page's number, so with zero if the database
 /// has no more than [`PLAIN_PAGES_MAX`].
-const INDEX_INTERIOR: u8 = 2;
-const TABLE_INTERIOR: u8 = 5;
-const INDEX_LEAF: u8 = 10;
-const TABLE_LEAF: u8 = 13;
+pub(crate) const INDEX_INTERIOR: u8 = 2;
+pub(crate) const TABLE_INTERIOR: u8 = 5;
+pub(crate) const INDEX_LEAF: u8 = 10;
+pub(crate) const TABLE_LEAF: u8 = 13;
 
 /// Up to this page's number the first byte tells a page of a tree from one that begins with a page's number.
 pub(crate) const PLAIN_PAGES_MAX: u32 = 0x01ff_ffff;
@@ -27,17 +27,44 @@ pub(crate) const PLAIN_PAGES_MAX: u32 = 0x01ff_ffff;
 const HEIGHT_MAX: usize = 20;
 
 /// The byte at which locks lie in a file of SQLite's; its page is never used.
-const PENDING_BYTE: u64 = 0x4000_0000;
+pub(crate) const PENDING_BYTE: u64 = 0x4000_0000;
 
 /// Whether a page that begins so may be one of a tree.
 pub(crate) fn is_of_tree(first: Option<u8>) -> bool {
     matches!(first, Some(INDEX_INTERIOR | TABLE_INTERIOR | INDEX_LEAF | TABLE_LEAF))
 }
 
-/// The pages of a database as of a moment.
-pub(crate) struct Pages {
+/// Where the pages of a database are.
+pub(crate) trait Stored {
+    /// The table's name.
+    fn name(&self) -> &str;
+
+    /// Copies the beginning of a page, as far as `out` has room, and zeros behind its end.
+    fn copy(&self, page: u32, out: &mut [u8]) -> Result<()>;
+}
+
+/// A database as of a moment.
+pub(crate) struct Moment {
     pub view: Snapshot,
     pub table: Table,
+}
+
+impl Stored for Moment {
+    fn name(&self) -> &str {
+        self.table.name()
+    }
+
+    fn copy(&self, page: u32, out: &mut [u8]) -> Result<()> {
+        if self.view.get_with(&self.table, key(page), |stored| copy_part(stored, 0, out))?.is_none() {
+            out.fill(0);
+        }
+        Ok(())
+    }
+}
+
+/// The pages of a database.
+pub(crate) struct Pages<S = Moment> {
+    pub source: S,
     pub shape: Shape,
 }
 
@@ -75,9 +102,9 @@ pub(crate) enum Value {
     Blob(Vec<u8>),
 }
 
-impl Pages {
+impl<S: Stored> Pages<S> {
     fn damaged(&self, page: u32, what: &str) -> Failure {
-        Failure::new(SQLITE_CORRUPT, format!("page {page} of {:?}: {what}", self.table.name()))
+        Failure::new(SQLITE_CORRUPT, format!("page {page} of {:?}: {what}", self.source.name()))
     }
 
     /// What of a page SQLite uses.
@@ -100,9 +127,7 @@ impl Pages {
             return Err(self.damaged(page, "there is no such page"));
         }
         out.resize(self.shape.page_bytes as usize, 0);
-        if self.view.get_with(&self.table, key(page), |stored| copy_part(stored, 0, out))?.is_none() {
-            out.fill(0);
-        }
+        self.source.copy(page, out)?;
         if page == 1 {
             cover(&self.shape.header, 0, out);
         }
@@ -115,7 +140,7 @@ impl Pages {
             return Err(self.damaged(page, "there is no such page"));
         }
         let mut head = [0; 4];
-        self.view.get_with(&self.table, key(page), |stored| copy_part(stored, 0, &mut head))?;
+        self.source.copy(page, &mut head)?;
         Ok(u32::from_be_bytes(head))
     }
 
@@ -216,6 +241,53 @@ impl Pages {
         Ok(())
     }
 
+    /// A record as a whole.
+    pub fn whole(&self, cell: &Cell<'_>) -> Result<Vec<u8>> {
+        // A length that is wrong asks for no memory before pages have been found for it.
+        let mut record = Vec::with_capacity(cell.bytes.min(self.shape.page_bytes as usize));
+        self.record(cell, &mut record, |_| {})?;
+        Ok(record)
+    }
+
+    /// Whether the tree with this root is one of an index, or of a table without rowids.
+    pub fn is_index(&self, root: u32) -> Result<bool> {
+        let mut buffer = Vec::new();
+        self.read(root, &mut buffer)?;
+        Ok(matches!(self.node(root, &buffer)?.kind, INDEX_INTERIOR | INDEX_LEAF))
+    }
+
+    /// Calls `each` with all entries that hold records of the tree with this root, in their order.
+    pub fn entries(&self, root: u32, each: &mut dyn FnMut(&Cell<'_>) -> Result<()>) -> Result<()> {
+        self.entries_below(root, HEIGHT_MAX, &mut self.shape.pages.clone(), each)
+    }
+
+    /// `left` counts down the pages that there can be, so that a walk ends.
+    fn entries_below(
+        &self,
+        page: u32,
+        height: usize,
+        left: &mut u32,
+        each: &mut dyn FnMut(&Cell<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let fewer = left.checked_sub(1).filter(|_| height > 0);
+        *left = fewer.ok_or_else(|| self.damaged(page, "its tree has more pages than there are"))?;
+        let mut buffer = Vec::new();
+        self.read(page, &mut buffer)?;
+        let node = self.node(page, &buffer)?;
+        for index in 0..=node.count {
+            if !node.is_leaf {
+                let child = node.child(index).ok_or_else(|| self.damaged(page, "an entry lies outside"))?;
+                self.entries_below(child, height - 1, left, each)?;
+            }
+            if index < node.count && node.kind != TABLE_INTERIOR {
+                let cell = node.cell(index, self.usable());
+                let cell = cell.filter(|cell| cell.bytes as u64 <= self.shape.bytes());
+                each(&cell.ok_or_else(|| self.damaged(page, "an entry lies outside"))?)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The first values of a record.
     pub fn values(&self, page: u32, record: &[u8], count: usize) -> Result<Vec<Value>> {
         values(record, count).ok_or_else(|| self.damaged(page, "a record in it is not one"))
@@ -306,7 +378,7 @@ impl<'p> Node<'p> {
 }
 
 /// How much of a record lies in the page of its entry.
-fn local_bytes(bytes: usize, usable: usize, is_table: bool) -> Option<usize> {
+pub(crate) fn local_bytes(bytes: usize, usable: usize, is_table: bool) -> Option<usize> {
     let whole = if is_table {
         usable.checked_sub(35)?
     } else {
@@ -320,7 +392,7 @@ fn local_bytes(bytes: usize, usable: usize, is_table: bool) -> Option<usize> {
     Some(if fitting <= whole { fitting } else { least })
 }
 
-fn values(record: &[u8], count: usize) -> Option<Vec<Value>> {
+pub(crate) fn values(record: &[u8], count: usize) -> Option<Vec<Value>> {
     let mut at = 0;
     let header = usize::try_from(varint(record, &mut at)?).ok()?;
     let mut body = header;
@@ -358,7 +430,7 @@ fn integer(bytes: &[u8]) -> i64 {
 }
 
 /// A number in SQLite's variable length, up to 9 bytes.
-fn varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
+pub(crate) fn varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
     let mut number = 0;
     for index in 0..9 {
         let byte = *bytes.get(*at)?;

@@ -2,19 +2,25 @@
 //!
 //! Owns: making one commit of the engine out of what a connection has written in one directory. Promises: it is all
 //! or nothing, over all SQL databases of the directory, with the snapshot that it declares; a failure leaves nothing,
-//! and has a code after which SQLite drops its cache. May call: `file`, `directory`, `pages`.
+//! and has a code after which SQLite drops its cache. May call: `file`, `directory`, `pages`, `repage`, `session`.
 //!
 //! With journals in memory SQLite goes through the first phase on all databases of a transaction, which hands us their
 //! pages, then through the second on each. So at the first second phase everything is known, and is committed; the
 //! others find that it was done.
 
-use bygone::{Durability, Transaction};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 
+use bygone::{Durability, Table, Transaction};
+
+use crate::btree::{Pages, Stored};
 use crate::directory::{Ready, locked};
 use crate::failure::{Failure, Result};
 use crate::ffi::*;
 use crate::file::MainFile;
-use crate::pages::{HEADER_BYTES, Shape, copy_part, key, trimmed};
+use crate::pages::{HEADER_BYTES, Shape, copy_part, is_page_size, key, trimmed};
+use crate::repage::repaged;
+use crate::session::Session;
 
 /// SQLite's first phase on this file is done: its pages are all here.
 pub(crate) fn phase_one(file: &mut MainFile) {
@@ -28,6 +34,13 @@ pub(crate) fn phase_one(file: &mut MainFile) {
     let mut ready = locked(&file.directory.ready);
     ready.retain(|other| other.file != this);
     ready.push(Ready { connection, file: this });
+}
+
+/// SQLite is about to write the whole database anew.
+pub(crate) fn made_anew(file: &mut MainFile) {
+    if let Some(write) = &mut file.write {
+        write.is_made_anew = true;
+    }
 }
 
 /// SQLite's second phase on this file.
@@ -84,9 +97,9 @@ fn commit(files: &mut [&mut MainFile]) -> Result<()> {
         }
     }
     for (file, left) in files.iter_mut().zip(shapes) {
-        if let Some(Left { shape, corrected }) = left {
+        if let Some(Left { shape, corrected, repaged }) = left {
             file.database.committed(shape.state, shape.schema_cookie(), corrected);
-            file.committed(shape, corrected);
+            file.committed(shape, corrected || repaged);
         }
     }
     Ok(())
@@ -97,13 +110,64 @@ struct Left {
     shape: Shape,
     /// Whether the header is not the one that SQLite wrote.
     corrected: bool,
+    /// Whether the pages are not those that SQLite wrote.
+    repaged: bool,
+}
+
+/// The pages that a transaction leaves, before they are committed.
+struct Written<'w> {
+    transaction: &'w Transaction,
+    table: &'w Table,
+    pages: &'w HashMap<u32, Vec<u8>>,
+    kept_pages: u32,
+}
+
+impl Stored for Written<'_> {
+    fn name(&self) -> &str {
+        self.table.name()
+    }
+
+    fn copy(&self, page: u32, out: &mut [u8]) -> Result<()> {
+        out.fill(0);
+        match self.pages.get(&page) {
+            Some(written) => copy_part(written, 0, out),
+            None if page <= self.kept_pages => {
+                self.transaction.get_with(self.table, key(page), |stored| copy_part(stored, 0, out))?;
+            }
+            None => {}
+        }
+        Ok(())
+    }
+}
+
+/// After `VACUUM`: gives the database pages of the size that was asked for, if it has others. Answers whether it did.
+fn repage(transaction: &Transaction, file: &mut MainFile, state: u64) -> Result<bool> {
+    // Relaxed: nobody else uses the connection, which is in this call.
+    let wanted = Session::of(file.connection()).map(|session| session.page_bytes.load(Ordering::Relaxed));
+    let Some((write, table, _)) = file.written() else { return Ok(false) };
+    let is_other = |bytes: &u32| is_page_size(*bytes) && *bytes != write.shape.page_bytes;
+    let Some(page_bytes) = wanted.filter(|bytes| write.is_made_anew && is_other(bytes)) else {
+        return Ok(false);
+    };
+    let mut shape = Shape { state, ..write.shape };
+    if let Some(first) = write.pages.get(&1) {
+        copy_part(first, 0, &mut shape.header);
+    }
+    let written = Written { transaction, table, pages: &write.pages, kept_pages: write.kept_pages };
+    let repaged = repaged(&Pages { source: written, shape }, page_bytes)?;
+    write.shape.page_bytes = repaged.page_bytes;
+    write.shape.pages = u32::try_from(repaged.pages.len()).map_err(|_| Failure::code(SQLITE_FULL))?;
+    write.kept_pages = 0;
+    // The page that is never used has no record.
+    write.pages = (1..).zip(repaged.pages).filter(|(_, page)| !page.is_empty()).collect();
+    Ok(true)
 }
 
 /// Puts what a file has written into the engine's transaction.
 fn put(transaction: &mut Transaction, file: &mut MainFile, state: u64) -> Result<Left> {
-    let Some((write, table, database)) = file.written() else {
-        return Err(Failure::new(SQLITE_MISUSE, "a commit of a file that has no transaction"));
-    };
+    let none = || Failure::new(SQLITE_MISUSE, "a commit of a file that has no transaction");
+    let repaged = repage(transaction, file, state)?;
+    let (write, table, database) = file.written().ok_or_else(none)?;
     // The writer's lock keeps other connections away, but not who restores another state, or writes to the table.
     if Shape::load_in(transaction, table)? != write.begun {
         let text =
@@ -144,5 +208,5 @@ fn put(transaction: &mut Transaction, file: &mut MainFile, state: u64) -> Result
         shape.set_schema_cookie(cookie);
     }
     transaction.put(table, key(0), shape.encode())?;
-    Ok(Left { shape, corrected: cookie.is_some() })
+    Ok(Left { shape, corrected: cookie.is_some(), repaged })
 }

@@ -1,8 +1,8 @@
 //! The Bygone directories that are open in this process, and the SQL databases in them.
 //!
 //! Owns: the one list of them, and each SQL database's writer lock. Promises: all connections of a process share one
-//! open database a directory; it is closed with the last of them, and whoever opens it again waits until it is. May
-//! call: `failure`.
+//! open database a directory, which is the application's own if it has it open; it is closed with the last that has a
+//! share, and whoever opens it again waits until it is. May call: `failure`.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use bygone::{Db, Options};
+use bygone::{Db, Error, Options};
 
 use crate::failure::{Failure, Result};
-use crate::ffi::SQLITE_CANTOPEN;
+use crate::ffi::{SQLITE_BUSY, SQLITE_CANTOPEN};
 use crate::file::MainFile;
 
 /// What the names of the tables begin with that hold SQL databases.
@@ -188,6 +188,9 @@ pub fn open(path: &Path, opening: &Opening) -> Result<Handle> {
     if let Some(directory) = found {
         return Ok(Handle::new(directory));
     }
+    if let Some(db) = Db::find_open(path) {
+        return Ok(share_in(&mut open, &db));
+    }
     let mut options =
         Options::new().create(opening.create && !opening.read_only).read_only(opening.read_only);
     if let Some(history_dir) = &opening.history_dir {
@@ -196,18 +199,32 @@ pub fn open(path: &Path, opening: &Opening) -> Result<Handle> {
     if let Some(bytes) = opening.cache_bytes {
         options = options.cache_bytes(bytes);
     }
-    let db = options.open(path)?;
-    Ok(push(&mut open, db, opening.read_only))
+    match options.open(path) {
+        Ok(db) => Ok(push(&mut open, db, opening.read_only)),
+        // By the application itself, with a copy of the engine that is not ours, or it is about to close it.
+        Err(Error::Locked { path, owner: Some(owner) }) if owner == std::process::id() => {
+            let text = format!(
+                "{} is open in this process, by another library than this one: it must open connections itself, \
+                 in Rust by `Db::sql`",
+                path.display()
+            );
+            Err(Failure::new(SQLITE_BUSY, text))
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The directory of a database that the application has opened itself.
 pub fn share(db: &Db) -> Handle {
-    let mut open = locked(&OPEN);
+    share_in(&mut locked(&OPEN), db)
+}
+
+fn share_in(open: &mut Vec<Arc<Directory>>, db: &Db) -> Handle {
     if let Some(directory) = open.iter().find(|directory| directory.db == *db) {
         return Handle::new(directory);
     }
     let read_only = db.is_read_only();
-    push(&mut open, db.clone(), read_only)
+    push(open, db.clone(), read_only)
 }
 
 /// The directory that has this number.

@@ -257,6 +257,7 @@ pub const SQLITE_FCNTL_LOCKSTATE: c_int = 1;
 pub const SQLITE_FCNTL_SIZE_HINT: c_int = 5;
 pub const SQLITE_FCNTL_CHUNK_SIZE: c_int = 6;
 pub const SQLITE_FCNTL_FILE_POINTER: c_int = 7;
+pub const SQLITE_FCNTL_OVERWRITE: c_int = 11;
 pub const SQLITE_FCNTL_VFSNAME: c_int = 12;
 pub const SQLITE_FCNTL_PRAGMA: c_int = 14;
 pub const SQLITE_FCNTL_HAS_MOVED: c_int = 20;

@@ -16,7 +16,7 @@ use crate::directory::{Database, Handle, locked};
 use crate::failure::{Failure, Result};
 use crate::ffi::*;
 use crate::host::Host;
-use crate::pages::{Shape, copy_part, cover, is_page_size, key, trimmed};
+use crate::pages::{PAGE_BYTES_MIN, Shape, copy_part, cover, is_page_size, key, trimmed};
 use crate::seen::Seen;
 
 /// Where in page 1 the bytes are by which SQLite tells whether its cache still holds.
@@ -95,6 +95,8 @@ struct Cached {
     state: Option<u64>,
     /// The bytes by which SQLite will judge: those of the page 1 that it read or wrote last.
     version: [u8; VERSION_BYTES],
+    /// The size that SQLite takes pages to have; 0 if it has read none.
+    page_bytes: usize,
 }
 
 /// What a transaction has written.
@@ -107,6 +109,8 @@ pub(crate) struct Write {
     pub kept_pages: u32,
     /// As they are stored: without the zeros at the end.
     pub pages: HashMap<u32, Vec<u8>>,
+    /// Whether SQLite has written the database anew, as `VACUUM` does.
+    pub is_made_anew: bool,
     /// Whether SQLite has asked for a sync.
     pub synced: bool,
     /// Whether SQLite's first phase of the commit is done.
@@ -122,6 +126,7 @@ impl Write {
             shape,
             kept_pages: shape.pages,
             pages: HashMap::new(),
+            is_made_anew: false,
             synced: false,
             ready: false,
             declaration: None,
@@ -287,6 +292,9 @@ impl MainFile {
             let count = (page_bytes as usize - from).min(inside.len() - done);
             self.read_page(view, page, from, &mut inside[done..done + count])?;
             done += count;
+        }
+        if offset == 0 && out.len() >= PAGE_BYTES_MIN as usize {
+            self.cached.page_bytes = out.len();
         }
         if offset == 0 && within > 0 && out.len() >= page_bytes as usize && self.level >= SQLITE_LOCK_SHARED {
             self.note_version(out);
@@ -519,6 +527,12 @@ impl MainFile {
         self.level = self.level.min(level);
     }
 
+    /// Whether SQLite takes the pages to be of a size that they are not any more.
+    pub(crate) fn has_other_page_size(&mut self) -> Result<bool> {
+        self.load_shape(&self.present_or_past())?;
+        Ok(self.shape.pages > 0 && self.cached.page_bytes != self.shape.page_bytes as usize)
+    }
+
     /// Forgets what was not committed.
     fn end_write(&mut self) {
         self.write = None;
@@ -531,15 +545,16 @@ impl MainFile {
     }
 
     /// The transaction is committed: what is read from here on is the state that it left. The writer's lock is still
-    /// held, so nobody can have changed it further. SQLite's cache is right unless the header was `corrected`.
-    pub(crate) fn committed(&mut self, shape: Shape, corrected: bool) {
+    /// held, so nobody can have changed it further. SQLite's cache is right unless the commit has `changed` what it
+    /// wrote.
+    pub(crate) fn committed(&mut self, shape: Shape, changed: bool) {
         self.write = None;
         self.shape = shape;
         // The view may be of a later commit to another table.
         let view = self.directory.db.snapshot();
         self.shape_seq = Some(view.seq().into());
         self.view = Some(view);
-        self.cached.state = (!corrected).then_some(shape.state);
+        self.cached.state = (!changed).then_some(shape.state);
     }
 
     /// What a transaction has written, and where to.

@@ -20,6 +20,7 @@ mod methods;
 mod moment;
 pub mod pages;
 mod pragmas;
+mod repage;
 mod seen;
 mod session;
 mod sets;

@@ -278,6 +278,7 @@ unsafe extern "C" fn main_file_control(
                 SQLITE_FCNTL_LOCKSTATE => *argument.cast::<c_int>() = main.level,
                 SQLITE_FCNTL_HAS_MOVED => *argument.cast::<c_int>() = 0,
                 SQLITE_FCNTL_SIZE_HINT | SQLITE_FCNTL_CHUNK_SIZE => {}
+                SQLITE_FCNTL_OVERWRITE => commit::made_anew(main),
                 SQLITE_FCNTL_VFSNAME => *argument.cast::<*mut c_char>() = main.host.api.text("bygone"),
                 SQLITE_FCNTL_PDB => main.set_connection(argument.cast::<*mut sqlite3>()),
                 SQLITE_FCNTL_SYNC => commit::phase_one(main),

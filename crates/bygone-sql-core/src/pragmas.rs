@@ -2,9 +2,11 @@
 //!
 //! Owns: what `PRAGMA` does to an SQL database of ours before SQLite looks at it. Promises: a pragma takes effect when
 //! it is prepared, as SQLite's own do, and doing it again changes nothing; one that SQLite would follow to our harm
-//! answers what holds instead. May call: `file`, `functions`, `vfs`.
+//! answers what holds instead. May call: `file`, `functions`,
+//! `session`, `statement`, `vfs`.
 
 use std::ffi::{c_char, c_int};
+use std::sync::atomic::Ordering;
 
 use crate::api::text;
 use crate::failure::{Failure, Result};
@@ -12,6 +14,8 @@ use crate::ffi::*;
 use crate::file::MainFile;
 use crate::functions;
 use crate::pages::is_page_size;
+use crate::session::Session;
+use crate::statement::Statement;
 use crate::vfs;
 
 /// `SQLITE_FCNTL_PRAGMA`.
@@ -27,6 +31,9 @@ pub(crate) unsafe fn pragma(file: *mut MainFile, argument: *mut *mut c_char) -> 
         // This one may lead SQLite to call other methods of the file.
         // SAFETY: as promised.
         ("snapshot", Some(name)) => unsafe { functions::declare_again(file, name) }.map(Some),
+        // And this one.
+        // SAFETY: as promised.
+        ("page_size", None) => unsafe { notice_page_size(file) }.map(|()| None),
         (_, value) => {
             // SAFETY: as promised.
             let file = unsafe { &mut *file };
@@ -67,15 +74,41 @@ fn answer(file: &mut MainFile, name: &str, value: Option<String>) -> Result<Opti
             Ok(None)
         }
         ("page_size", Some(value)) => {
-            if let Ok(bytes) = value.trim().parse()
-                && is_page_size(bytes)
-            {
+            let bytes = value.trim().parse().unwrap_or(0);
+            if is_page_size(bytes) {
                 file.page_bytes_wanted = bytes;
+            }
+            if let Some(session) = Session::of(file.connection()) {
+                // Relaxed: nobody else uses the connection, which is in this call.
+                session.page_bytes.store(bytes, Ordering::Relaxed);
             }
             Ok(None)
         }
         _ => Ok(None),
     }
+}
+
+/// Lets SQLite see the page size that somebody else has left, or `VACUUM`: it learns of it only when it reads.
+///
+/// # Safety
+/// As [`pragma`].
+unsafe fn notice_page_size(file: *mut MainFile) -> Result<()> {
+    // SAFETY: as promised; the borrow ends before SQLite is called.
+    let (host, connection) = unsafe {
+        let file = &mut *file;
+        if file.level != SQLITE_LOCK_NONE || !file.has_other_page_size()? {
+            return Ok(());
+        }
+        (file.host, file.connection())
+    };
+    let files = host.main_files(connection).into_iter();
+    for (schema, _) in files.filter(|(_, other)| *other == file) {
+        let schema = schema.to_string_lossy().replace('"', "\"\"");
+        // SAFETY: the connection is in this call.
+        unsafe { Statement::prepare(host, connection, &format!("PRAGMA \"{schema}\".schema_version")) }?
+            .step()?;
+    }
+    Ok(())
 }
 
 /// Whether the connection is outside of a transaction.

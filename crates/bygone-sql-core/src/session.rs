@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU32, AtomicUsize};
 use std::sync::{Arc, Mutex, Weak};
 
 use crate::directory::locked;
@@ -52,6 +52,8 @@ pub(crate) struct Session {
     /// Of its last set query.
     pub stats: Mutex<Option<SetStats>>,
     pub on_progress: Mutex<Option<OnProgress>>,
+    /// What the last `PRAGMA page_size` asked for, whichever database it named, as SQLite keeps it for `VACUUM`.
+    pub page_bytes: AtomicU32,
     /// How many cursors of virtual tables of ours are open.
     pub cursors: AtomicUsize,
 }

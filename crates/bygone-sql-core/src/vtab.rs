@@ -113,6 +113,21 @@ impl Plan<'_> {
         found
     }
 
+    /// Asks for the arguments of a call, and for one more that may be missing. Answers whether they can be told here.
+    ///
+    /// # Errors
+    /// `usage` if one that must be there is not.
+    pub fn arguments(&mut self, arguments: &[c_int], optional: c_int, usage: &str) -> Result<bool> {
+        for column in arguments {
+            match self.equal(*column, false) {
+                Equal::No => return Err(Failure::new(SQLITE_ERROR, usage)),
+                Equal::NotHere => return Ok(false),
+                Equal::Yes => {}
+            }
+        }
+        Ok(self.equal(optional, false) != Equal::NotHere)
+    }
+
     /// Whether the query uses a column.
     pub fn uses(&self, column: c_int) -> bool {
         self.info.colUsed & (1 << column.min(63)) != 0

@@ -7,10 +7,11 @@
 //! An import copies the file first: by `VACUUM INTO`, which also makes room at the end of each page for what the engine
 //! keeps there, or page by page where SQLite cannot read the schema (a collation or function of an application's).
 //! The copy's pages are then put into the table in commits of bounded size. The record that says how many pages there
-//! are comes with the last, and before it nobody sees any.
+//! are comes with the last, and before it nobody sees any. Where a database is replaced, they take the place of those
+//! that there are in one commit, which the engine makes without holding them in memory.
 
 use std::fs::{self, File, TryLockError};
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +29,9 @@ use crate::host;
 
 /// A commit of an import takes no more than this many bytes, so that memory stays bounded.
 const COMMIT_BYTES: usize = 8 << 20;
+
+/// What is read of a copy at once.
+const READ_BYTES: usize = 256 << 10;
 
 /// Pages copied at once.
 const STEP_PAGES: i32 = 1000;
@@ -54,8 +58,8 @@ pub struct Imported {
 /// `progress` is called with the bytes that are done and all there are. Beside the database's directory there must be
 /// room for a copy of the file.
 ///
-/// With `replace`, an SQL database of this name is replaced, in one commit, which takes memory for all of the file;
-/// declared snapshots keep what was.
+/// With `replace`, an SQL database of this name is replaced, in one commit, for which all others wait; declared
+/// snapshots keep what was. Memory is bounded either way.
 ///
 /// # Errors
 /// [`Error::Exists`] if there is such an SQL database, and it is not to be replaced; [`Error::NotSqlite`];
@@ -217,66 +221,127 @@ fn copy_source(source: &Connection, copy: &Path) -> Result<()> {
     }
 }
 
+/// A copy of a file of SQLite's, whose pages are read one after another.
+struct Copy<'p> {
+    file: BufReader<File>,
+    /// Of the file that was copied.
+    path: &'p Path,
+    bytes: u64,
+    shape: Shape,
+    page: Vec<u8>,
+    /// The last page that was read.
+    number: u32,
+}
+
+impl Copy<'_> {
+    fn open(file: File, path: &Path) -> Result<Copy<'_>> {
+        let failed = |error| file_error(path, "copy", error);
+        let bytes = file.metadata().map_err(failed)?.len();
+        let mut file = BufReader::with_capacity(READ_BYTES, file);
+        let mut header = [0; HEADER_BYTES];
+        file.read_exact(&mut header).map_err(failed)?;
+        let page_bytes = match u16::from_be_bytes([header[16], header[17]]) {
+            1 => 65_536,
+            bytes => u32::from(bytes),
+        };
+        let pages = u32::try_from(bytes / u64::from(page_bytes.max(1))).unwrap_or(u32::MAX);
+        if !is_page_size(page_bytes) || u64::from(pages) * u64::from(page_bytes) != bytes {
+            return Err(Error::NotSqlite { path: path.to_owned() });
+        }
+        // Its pages are changed through a journal, not a log, wherever they come from.
+        header[18..20].fill(1);
+        let shape = Shape { page_bytes, pages, state: 0, header };
+        Ok(Copy { file, path, bytes, shape, page: vec![0; page_bytes as usize], number: 0 })
+    }
+
+    /// The next page, as it is stored.
+    fn next(&mut self) -> io::Result<Option<(u32, &[u8])>> {
+        if self.number == self.shape.pages {
+            return Ok(None);
+        }
+        self.number += 1;
+        // The header lies with the shape, not in page 1.
+        let from = if self.number == 1 { HEADER_BYTES } else { 0 };
+        self.file.read_exact(&mut self.page[from..])?;
+        Ok(Some((self.number, trimmed(&self.page))))
+    }
+
+    fn done(&self) -> u64 {
+        u64::from(self.number) * u64::from(self.shape.page_bytes)
+    }
+}
+
 /// Puts the pages of a file, a copy of the one at this path, into the table, from which `old` is gone in the end.
 fn load(
     db: &Db,
     database: &Database,
-    (mut file, path): (File, &Path),
+    (file, path): (File, &Path),
     old: Shape,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Imported> {
-    let failed = |error| file_error(path, "copy", error);
-    let bytes = file.metadata().map_err(failed)?.len();
-    let mut header = [0; HEADER_BYTES];
-    file.read_exact(&mut header).map_err(failed)?;
-    let page_bytes = match u16::from_be_bytes([header[16], header[17]]) {
-        1 => 65_536,
-        bytes => u32::from(bytes),
-    };
-    let pages = u32::try_from(bytes / u64::from(page_bytes.max(1))).unwrap_or(u32::MAX);
-    if !is_page_size(page_bytes) || u64::from(pages) * u64::from(page_bytes) != bytes {
-        return Err(Error::NotSqlite { path: path.to_owned() });
+    let mut copy = Copy::open(file, path)?;
+    // The number of a commit behind the table's last one, and before the one to come.
+    copy.shape.state = db.snapshot().seq().into();
+    if old.pages > 0 {
+        // By it SQLite tells whether the schema that a connection knows still holds.
+        let cookie = old.schema_cookie().max(copy.shape.schema_cookie()).wrapping_add(1);
+        copy.shape.set_schema_cookie(cookie);
     }
-    // Its pages are changed through a journal, not a log, wherever they come from.
-    header[18..20].fill(1);
-    // The header lies with the shape, not in page 1.
-    let mut page = vec![0; page_bytes as usize];
-    file.read_exact(&mut page[HEADER_BYTES..]).map_err(failed)?;
-
+    if let Some(cookie) = database.corrected_cookie(old.state, copy.shape.schema_cookie()) {
+        copy.shape.set_schema_cookie(cookie);
+    }
+    let shape = copy.shape;
     let table: Table = db.table(&database.table)?;
+    match old.pages {
+        0 => fill(db, &table, &mut copy, progress)?,
+        _ => replace(db, &table, &mut copy, progress)?,
+    }
+    database.committed(shape.state, shape.schema_cookie(), true);
+    progress(copy.bytes, copy.bytes);
+    Ok(Imported { page_bytes: shape.page_bytes, pages: shape.pages })
+}
+
+/// Puts the pages into a table that has none, by commits of bounded size: nobody sees any before the last.
+fn fill(db: &Db, table: &Table, copy: &mut Copy<'_>, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
     let mut transaction = db.begin()?;
-    let mut held = 0;
-    for number in 1..=pages {
-        if number > 1 {
-            file.read_exact(&mut page).map_err(failed)?;
-        }
-        if held > COMMIT_BYTES && old.pages == 0 {
+    let (mut held, path) = (0, copy.path);
+    while let Some((number, page)) = copy.next().map_err(|error| file_error(path, "copy", error))? {
+        transaction.put(table, key(number), page)?;
+        held += copy.page.len();
+        if held > COMMIT_BYTES {
             transaction.set_durability(Durability::Buffered);
             transaction.commit()?;
             transaction = db.begin()?;
             held = 0;
-            progress(u64::from(number) * u64::from(page_bytes), bytes);
+            progress(copy.done(), copy.bytes);
         }
-        transaction.put(&table, key(number), trimmed(&page))?;
-        held += page.len();
     }
-    for number in pages..old.pages {
-        transaction.delete(&table, key(number + 1))?;
-    }
-    let mut shape = Shape { page_bytes, pages, state: u64::from(transaction.seq()), header };
-    if old.pages > 0 {
-        // By it SQLite tells whether the schema that a connection knows still holds.
-        shape.set_schema_cookie(old.schema_cookie().max(shape.schema_cookie()).wrapping_add(1));
-    }
-    if let Some(cookie) = database.corrected_cookie(old.state, shape.schema_cookie()) {
-        shape.set_schema_cookie(cookie);
-    }
-    transaction.put(&table, key(0), shape.encode())?;
+    transaction.put(table, key(0), copy.shape.encode())?;
     transaction.set_durability(Durability::Sync);
     transaction.commit()?;
-    database.committed(shape.state, shape.schema_cookie(), true);
-    progress(bytes, bytes);
-    Ok(Imported { page_bytes, pages })
+    Ok(())
+}
+
+/// Puts the pages in the place of those that there are, by one commit.
+fn replace(db: &Db, table: &Table, copy: &mut Copy<'_>, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
+    let path = copy.path;
+    let mut shape = Some(copy.shape.encode().to_vec());
+    let mut told = 0;
+    let records = std::iter::from_fn(|| {
+        if let Some(record) = shape.take() {
+            return Some(Ok((key(0), record)));
+        }
+        let next = copy.next().map(|page| page.map(|(number, page)| (key(number), page.to_vec())));
+        if copy.done() - told > COMMIT_BYTES as u64 {
+            told = copy.done();
+            progress(told, copy.bytes);
+        }
+        let source =
+            |error| bygone::Error::Io { path: path.to_owned(), operation: "copy", source: Arc::new(error) };
+        next.map_err(source).transpose()
+    });
+    db.replace(table, records)?;
+    Ok(())
 }
 
 /// Writes the SQL database that a connection reads, of now or of the past, as a file of SQLite's.

@@ -268,3 +268,22 @@ fn arguments_beyond_the_limits_give_errors_that_say_so() {
     assert!(matches!(other.get(&table, "k"), Err(Error::InvalidArgument { .. })));
     assert!(matches!(other.put(&table, "k", "v"), Err(Error::InvalidArgument { .. })));
 }
+
+#[test]
+fn a_database_that_is_open_is_found_by_its_path() {
+    let (directory, db) = open();
+    let path = directory.path().join("bank");
+    assert_eq!(Db::find_open(&path).as_ref(), Some(&db));
+    assert!(Db::find_open(directory.path()).is_none());
+    let found = Db::find_open(&path).unwrap();
+    drop(db);
+    let table = found.table("t").unwrap();
+    found.put(&table, b"a", b"1").unwrap();
+    drop((found, table));
+    assert!(Db::find_open(&path).is_none());
+    // A simulated disk has nothing to do with the system's paths.
+    let disk = std::sync::Arc::new(bygone::io::SimDisk::new());
+    let simulated = Options::new().open_on(disk, &path).unwrap();
+    assert!(Db::find_open(&path).is_none());
+    drop(simulated);
+}

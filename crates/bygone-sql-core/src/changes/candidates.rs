@@ -217,12 +217,12 @@ impl Candidates {
 fn changed_pages(before: &Pages, after: &Pages, suspects: &mut HashSet<u32>) -> Result<HashSet<u32>> {
     let mut changed = HashSet::new();
     // A later handle stands for the tables that had its name before.
-    let later = if before.view.seq() > after.view.seq() { before } else { after };
+    let later = if before.source.view.seq() > after.source.view.seq() { before } else { after };
     let pages = before.shape.pages.min(after.shape.pages);
     let may_be_end = |stored: Option<&bygone::Value>| {
         pages > PLAIN_PAGES_MAX || !is_of_tree(stored.and_then(|stored| stored.first().copied()))
     };
-    for change in before.view.diff(&after.view, &later.table)? {
+    for change in before.source.view.diff(&after.source.view, &later.source.table)? {
         let change = change?;
         let Ok(key) = <[u8; 4]>::try_from(&change.key[..]) else { continue };
         let page = u32::from_be_bytes(key);

@@ -10,7 +10,8 @@
 
 use super::candidates::{Candidates, Locator, Rooted, Which};
 use super::described::{Described, ROWID_WORDS};
-use crate::btree::Pages;
+use super::of_key;
+use crate::btree::{Moment, Pages};
 use crate::directory::Handle;
 use crate::failure::{Failure, Result};
 use crate::ffi::{SQLITE_CORRUPT, SQLITE_ERROR, sqlite3_context};
@@ -56,7 +57,7 @@ impl Opened {
         let file = host.main_file(connection.raw(), MAIN);
         // SAFETY: nobody is in a call of this connection.
         let moment = file.and_then(|file| unsafe { &*file }.moment());
-        let pages = moment.map(|(view, table, shape)| Pages { view, table, shape });
+        let pages = moment.map(|(view, table, shape)| Pages { source: Moment { view, table }, shape });
         Ok(Opened { connection, pages })
     }
 
@@ -140,12 +141,16 @@ impl Differences {
             source = Source::Some(Box::new(Candidates::new(old, new, key_columns)?));
         }
         let is_all = !matches!(source, Source::Some(_));
-        let of_key = |this: &Described, other: &Option<Described>| {
+        let by_key = |this: &Described, other: &Option<Described>| {
             other.as_ref().filter(|other| this.has_key_of(other)).map(|other| this.of_key(other))
         };
-        let key_of_a = a.as_ref().and_then(|a| of_key(a, &b));
-        let key_of_b = b.as_ref().and_then(|b| of_key(b, &a));
-        let side = |connection, described, of_key| Side::new(connection, described, of_key, is_all, &form);
+        let key_of_a = a.as_ref().and_then(|a| by_key(a, &b));
+        let key_of_b = b.as_ref().and_then(|b| by_key(b, &a));
+        let side = |connection, described: Described, key| {
+            let collation = described.key_collation();
+            let side = Side::new(connection, described, key, is_all, &form);
+            side.map_err(|failure| of_key(table, collation, failure))
+        };
         let before = a.zip(before).map(|(a, before)| side(before, a, key_of_a)).transpose()?;
         let after = b.map(|b| side(after, b, key_of_b)).transpose()?;
         Ok(Some(Differences { before, after, source, form, at: (None, None) }))

@@ -117,6 +117,14 @@ impl Described {
             && names.into_iter().all(|(a, b)| self.has_plain_key || a.eq_ignore_ascii_case(b))
     }
 
+    /// The collation of a column of the key that is none of SQLite's own.
+    pub fn key_collation(&self) -> Option<String> {
+        let own =
+            |column: &&Column| !["BINARY", "NOCASE", "RTRIM"].contains(&&*column.collation.to_uppercase());
+        let of_key = |column: &&Column| self.key.contains(&quoted(&column.name));
+        self.columns.iter().filter(of_key).find(own).map(|column| column.collation.clone())
+    }
+
     /// Where a column of this name is.
     pub fn position(&self, name: &str) -> Option<usize> {
         self.columns.iter().position(|column| column.name.eq_ignore_ascii_case(name))
@@ -230,10 +238,11 @@ impl Described {
 
 /// A value in JSON, of which no two are alike.
 fn value(of: &str) -> String {
-    // What JSON says of a number may be too short to tell it from its neighbours.
+    // What JSON says of a number may be too short to tell it from its neighbours. The column may have a collation of the
+    // application's, which nobody knows here.
     format!(
         "CASE typeof({of}) WHEN 'blob' THEN '{{\"blob\":\"' || hex({of}) || '\"}}'
-         WHEN 'real' THEN CASE WHEN CAST(json_quote({of}) AS REAL) = {of} THEN json_quote({of})
+         WHEN 'real' THEN CASE WHEN CAST(json_quote({of}) AS REAL) = {of} COLLATE BINARY THEN json_quote({of})
                           ELSE printf('%!.17g', {of}) END
          ELSE json_quote({of}) END"
     )

@@ -12,7 +12,7 @@ use super::{made_in_temp, refused, value_text, wanted};
 use crate::failure::Result;
 use crate::ffi::{sqlite3, sqlite3_context, sqlite3_value};
 use crate::host::Host;
-use crate::vtab::{self, Equal, Made, Plan, VirtualTable};
+use crate::vtab::{self, Made, Plan, VirtualTable};
 
 const DECLARATION: &str = "CREATE TABLE x(change TEXT, key, before TEXT, after TEXT, \
                            tbl HIDDEN, a HIDDEN, b HIDDEN, schema HIDDEN)";
@@ -101,14 +101,7 @@ impl VirtualTable for Diff {
         if self.fixed.is_some() {
             return Ok(true);
         }
-        for column in ARGUMENTS {
-            match plan.equal(column, false) {
-                Equal::No => return Err(refused(USAGE)),
-                Equal::NotHere => return Ok(false),
-                Equal::Yes => {}
-            }
-        }
-        Ok(plan.equal(SCHEMA, false) != Equal::NotHere)
+        plan.arguments(&ARGUMENTS, SCHEMA, USAGE)
     }
 
     unsafe fn find(

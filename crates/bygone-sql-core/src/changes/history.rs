@@ -11,7 +11,7 @@ use bygone::{Snapshot, SnapshotInfo};
 use super::columns::{Columns, declaration};
 use super::compare::{Differences, Form, Opened, Shown};
 use super::described::{Described, literal};
-use super::{made_in_temp, refused, value_text, wanted};
+use super::{made_in_temp, of_key, refused, value_text, wanted};
 use crate::directory::Handle;
 use crate::failure::{Failure, Result};
 use crate::ffi::{SQLITE_ERROR, sqlite3, sqlite3_context, sqlite3_value};
@@ -129,14 +129,7 @@ impl VirtualTable for History {
             return Ok(true);
         }
         plan.settle(0, 1e6, 1000);
-        for column in ARGUMENTS {
-            match plan.equal(column, false) {
-                Equal::No => return Err(refused(USAGE)),
-                Equal::NotHere => return Ok(false),
-                Equal::Yes => {}
-            }
-        }
-        Ok(plan.equal(SCHEMA, false) != Equal::NotHere)
+        plan.arguments(&ARGUMENTS, SCHEMA, USAGE)
     }
 
     unsafe fn find(&self, host: &'static Host, number: c_int, values: &[*mut sqlite3_value]) -> Result<Rows> {
@@ -222,7 +215,7 @@ impl History {
                 }
                 staging.holds_for(id)
             });
-            asked.map_err(|failure| as_of(&db, id, failure))?;
+            asked.map_err(|failure| as_of(&db, id, of_key(table, None, failure)))?;
         }
         drop(asker);
         if !was_there.into_inner() {

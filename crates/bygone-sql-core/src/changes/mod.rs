@@ -55,6 +55,24 @@ fn refused(usage: &str) -> Failure {
     Failure::new(SQLITE_ERROR, usage)
 }
 
+/// Says what is wrong where the key of a table has a collation of the application's, which other connections than its
+/// own do not know. SQLite names it, or only says that it finds no way to the rows;
+/// then it is `collation`.
+fn of_key(table: &str, collation: Option<String>, failure: Failure) -> Failure {
+    let named = failure.text.split_once("no such collation sequence: ").map(|(_, name)| name.to_owned());
+    let is_lost = failure.text.contains("no query solution");
+    match named.or_else(|| collation.filter(|_| is_lost)) {
+        Some(collation) => {
+            let text = format!(
+                "the key of table {table:?} has the collation {collation}, which only the application knows: its rows \
+                 cannot be told apart"
+            );
+            Failure::new(failure.code, text)
+        }
+        None => failure,
+    }
+}
+
 /// The arguments of a table that is made; `None` for the one that is there by itself.
 ///
 /// # Errors

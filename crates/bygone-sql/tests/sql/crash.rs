@@ -6,22 +6,18 @@
 
 use std::sync::Arc;
 
+use bygone::Db;
 use bygone::io::SimDisk;
-use bygone::{Db, Options};
 use bygone_sql::Sql;
 use rusqlite::ErrorCode;
 
-use crate::support::{Random, check, number, run};
+use crate::support::{Random, check, number, run, small_options};
 
 const COMMITS: i64 = 24;
 
-fn options() -> Options {
-    Options::new().background(false).memtable_bytes(64 << 10).log_segment_bytes(64 << 10).cache_bytes(1 << 20)
-}
-
 /// Opens the database on a disk. Each test has a path of its own: connections find an open directory by its path.
 fn open(disk: &SimDisk, path: &str) -> bygone::Result<Db> {
-    options().open_on(Arc::new(disk.clone()), path)
+    small_options().open_on(Arc::new(disk.clone()), path)
 }
 
 /// What the workload knows of its commits.

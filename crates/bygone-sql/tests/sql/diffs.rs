@@ -369,3 +369,45 @@ fn first_difference(found: &BTreeSet<String>, expected: &BTreeSet<String>) -> St
     let missing = cut(expected.difference(found).next());
     format!("missing {missing:?}, too much {:?}", cut(found.difference(expected).next()))
 }
+
+#[test]
+fn a_collation_of_the_application_matters_only_in_a_key_and_is_named() {
+    let place = Place::new();
+    let connection = place.sql();
+    connection.create_collation("reversed", |a, b| b.cmp(a)).unwrap();
+    run(
+        &connection,
+        "CREATE TABLE plain(a INTEGER PRIMARY KEY, b TEXT COLLATE reversed UNIQUE);
+         CREATE TABLE keyed(k TEXT COLLATE reversed PRIMARY KEY, v) WITHOUT ROWID;
+         CREATE TABLE unique_key(k TEXT COLLATE reversed PRIMARY KEY, v);
+         INSERT INTO plain VALUES (1, 'a'), (2, 'b'), (3, 'c');
+         INSERT INTO keyed SELECT b, a FROM plain; INSERT INTO unique_key SELECT b, a FROM plain;
+         SELECT snapshot_now('a');
+         UPDATE plain SET b = 'B' WHERE a = 2; UPDATE keyed SET v = 0 WHERE k = 'b';
+         UPDATE unique_key SET v = 0 WHERE k = 'b'; SELECT snapshot_now('b')",
+    );
+    assert_eq!(rows(&connection, "SELECT key, change FROM bygone_diff('plain', 'a', 'b')").len(), 1);
+    assert_eq!(rows(&connection, "SELECT * FROM bygone_history('plain', 2)").len(), 2);
+    run(
+        &connection,
+        "CREATE VIRTUAL TABLE temp.d USING bygone_diff(plain, a, b);
+         CREATE VIRTUAL TABLE temp.h USING bygone_history(plain)",
+    );
+    assert_eq!(rows(&connection, "SELECT a, b FROM d WHERE b = 'B' AND old_b = 'b'").len(), 1);
+    assert_eq!(rows(&connection, "SELECT a FROM h ORDER BY b").len(), 4);
+    for table in ["keyed", "unique_key"] {
+        for sql in [
+            format!("SELECT * FROM bygone_diff('{table}', 'a', 'b')"),
+            format!("SELECT * FROM bygone_history('{table}', 'b')"),
+            format!(
+                "DROP TABLE IF EXISTS temp.m; CREATE VIRTUAL TABLE temp.m USING bygone_diff({table}, a, b); SELECT count(*) FROM m"
+            ),
+            format!(
+                "DROP TABLE IF EXISTS temp.m; CREATE VIRTUAL TABLE temp.m USING bygone_history({table}); SELECT count(*) FROM m"
+            ),
+        ] {
+            let (.., words) = failure(&connection, &sql);
+            assert!(words.contains("reversed") && words.contains(table), "{sql}: {words}");
+        }
+    }
+}

@@ -4,6 +4,7 @@
 
 mod attach;
 mod basics;
+mod by_path;
 mod changes;
 mod crash;
 mod differential;
@@ -12,6 +13,7 @@ mod diffs_measured;
 mod files;
 mod layout;
 mod layouts;
+mod page_sizes;
 mod past;
 mod readers;
 mod sets;

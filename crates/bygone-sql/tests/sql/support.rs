@@ -41,6 +41,11 @@ impl Place {
     }
 }
 
+/// Those of a database so small that it soon flushes and merges, without threads of its own.
+pub fn small_options() -> Options {
+    Options::new().background(false).memtable_bytes(64 << 10).log_segment_bytes(64 << 10).cache_bytes(1 << 20)
+}
+
 /// The number that a query gives.
 pub fn number(connection: &Connection, sql: &str) -> i64 {
     connection.query_row(sql, [], |row| row.get(0)).unwrap_or_else(|error| panic!("{sql}: {error}"))

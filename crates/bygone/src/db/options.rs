@@ -233,7 +233,11 @@ impl Options {
     /// `Locked` if it is open for writing already; `NotFound` if there is none and it may not be made; `Corruption` if
     /// the files are damaged; `Incompatible` if another version wrote them; `Io`.
     pub fn open(self, path: impl AsRef<Path>) -> Result<Db> {
-        self.open_on(Arc::new(RealDisk), path)
+        let db = self.open_on(Arc::new(RealDisk), path)?;
+        if !db.is_read_only() {
+            db.note_open();
+        }
+        Ok(db)
     }
 
     /// Opens a database on a disk of the caller's choice, a simulated one for instance.

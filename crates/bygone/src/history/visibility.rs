@@ -57,7 +57,7 @@ impl Needed {
         // With a snapshot of each commit the numbers are a row without gaps, and the place is known.
         if let Some(guess) = self.declared.first().and_then(|first| seq.checked_sub(*first)?.checked_sub(1)) {
             let guess = guess as usize;
-            if let Some([before, at]) = self.declared.get(guess..guess + 2)
+            if let Some([before, at]) = self.declared.get(guess..).and_then(|rest| rest.first_chunk())
                 && *before < seq
                 && *at == seq
             {

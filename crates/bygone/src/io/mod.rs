@@ -10,6 +10,7 @@ mod sim;
 
 pub use mapping::Mapping;
 pub use real::RealDisk;
+pub(crate) use real::{FileIdentity, identity};
 pub use sim::{Operation, SimDisk};
 
 use std::fmt::Debug;
