@@ -344,15 +344,14 @@ impl MainFile {
     }
 
     /// `xFetch`: an image of a page, for who reads one past after another; else null, and SQLite reads the page.
-    #[inline]
     pub(crate) fn fetch(&self, offset: i64, amount: c_int) -> Result<*mut c_void> {
         let (Some(seen), Some(view), Some(table), None) = (&self.seen, &self.view, self.table(), &self.write)
         else {
             return Ok(std::ptr::null_mut());
         };
-        let (offset, page_bytes) = (u64::try_from(offset).unwrap_or(u64::MAX), self.shape.page_bytes);
-        // Page 1 has a header that is not in its record; of it SQLite wants a copy of its own anyway.
+        let (offset, page_bytes) = (offset as u64, self.shape.page_bytes);
         let is_page = amount > 0 && amount as u32 == page_bytes && offset.is_multiple_of(page_bytes.into());
+        // The header of page 1 is not in its record; of that page SQLite wants a copy of its own anyway.
         if !is_page || offset == 0 || offset >= self.shape.bytes() {
             return Ok(std::ptr::null_mut());
         }
