@@ -53,15 +53,15 @@ impl Snapshot {
     ) -> Result<Option<Seq>> {
         let layers = later.layers()?;
         let (from, last) = (self.seq().0, later.seq().0);
+        let ids = match (self.resolve(table), later.resolve_in(&layers, table)) {
+            (Err(Error::TableNotFound { .. }), _) | (_, Err(Error::TableNotFound { .. })) => return Ok(None),
+            (from, last) => (from?, last?),
+        };
         if from > last || from < layers.base.seq() {
             return Ok(None);
         }
         // Above one base no table comes back once it was dropped: that it has one number at both ends means that it
         // was there all the while.
-        let ids = match (self.resolve(table), later.resolve_in(&layers, table)) {
-            (Err(Error::TableNotFound { .. }), _) | (_, Err(Error::TableNotFound { .. })) => return Ok(None),
-            (from, last) => (from?, last?),
-        };
         let (Some(id), true) = (ids.0, ids.0 == ids.1) else { return Ok(None) };
         let hashed = HashedKey::new(id, key.as_ref(), layers.context.hash_seed);
         let next = layers.next_seq(&hashed, from, last)?;
