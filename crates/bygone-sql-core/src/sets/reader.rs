@@ -4,8 +4,8 @@
 //! that could give nothing else than its last run. May call: `file`, `seen`, `vfs`, `session`, `statement`.
 //!
 //! A turn asks `seen` for the pages that SQLite has read since it last dropped its cache: all that the last run has
-//! seen, and perhaps more. If pages of the schema differ, the connection is opened anew, which is what SQLite would do to
-//! its schema at least. Other pages stay with the reader.
+//! seen, and perhaps more. If pages of the schema differ, the connection is opened anew, which is what SQLite would do
+//! to its schema at least. Other pages stay with the reader.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::ffi::{c_char, c_int, c_void};
