@@ -171,7 +171,9 @@ impl NewFrame {
         // `len` bytes behind `DATA_OFFSET`, and its alignment is at least the header's.
         unsafe {
             let slot = if len == PAGE_BYTES { SLABS.take() } else { None };
-            let Some(memory) = slot.or_else(|| NonNull::new(alloc(layout))) else { handle_alloc_error(layout) };
+            let Some(memory) = slot.or_else(|| NonNull::new(alloc(layout))) else {
+                handle_alloc_error(layout)
+            };
             let frame = memory.cast::<Header>();
             let referenced = AtomicBool::new(false);
             frame.write(Header { tag, len, birth: ERAS.now(), referenced, slot: slot.is_some() });

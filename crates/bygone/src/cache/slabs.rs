@@ -152,7 +152,8 @@ mod tests {
     #[test]
     fn the_lowest_is_filled_first() {
         let mut state = State::new();
-        let slots: Vec<_> = (0..SLOTS * 2).map(|_| state.has_open().then(|| state.take().unwrap()).unwrap()).collect();
+        let slots: Vec<_> =
+            (0..SLOTS * 2).map(|_| state.has_open().then(|| state.take().unwrap()).unwrap()).collect();
         let lowest = *slots.iter().min().unwrap();
         let highest = *slots.iter().max().unwrap();
         for slot in [highest, lowest] {
