@@ -3,6 +3,7 @@
 //! Owns: the difference between commands that may make a database, those that write, and those that only read.
 //! Promises: reading never creates a database, and works beside a process that writes. May call: `failure`.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
@@ -26,13 +27,13 @@ pub fn reading(path: &Path) -> Result<Db> {
 }
 
 /// Opens a database that must exist, to check it: as its owner, who knows which pages are free, or, if there is one
-/// already, beside it.
+/// already, or nobody may write, as one who reads.
 pub fn checking(path: &Path) -> Result<Db> {
     if !path.is_dir() {
         return Err(missing(path));
     }
     match Options::new().create(false).open(path) {
-        Err(Error::Locked { .. }) => reading(path),
+        Err(error) if may_be_read(&error) => reading(path).map_err(|_| error.into()),
         Err(Error::NotFound { .. }) => Err(missing(path)),
         opened => Ok(opened?),
     }
@@ -58,10 +59,25 @@ pub fn or_create(path: &Path) -> Result<Db> {
     Ok(Options::new().create(true).open(path)?)
 }
 
-/// As [`or_create`]; if another process has the database open, it is opened beside it, to read, and the text says so.
+/// As [`or_create`]; if another process has the database open, or nobody may write to it, it is opened to read, and the
+/// text says why.
 pub fn or_create_or_beside(path: &Path) -> Result<(Db, Option<String>)> {
     match Options::new().create(true).open(path) {
-        Err(locked @ Error::Locked { .. }) => Ok((reading(path)?, Some(locked.to_string()))),
+        Err(error) if may_be_read(&error) => match reading(path) {
+            Ok(db) => Ok((db, Some(error.to_string()))),
+            Err(_) => Err(error.into()),
+        },
         opened => Ok((opened?, None)),
+    }
+}
+
+/// Whether who may not write may read all the same.
+fn may_be_read(error: &Error) -> bool {
+    match error {
+        Error::Locked { .. } => true,
+        Error::Io { source, .. } => {
+            matches!(source.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)
+        }
+        _ => false,
     }
 }

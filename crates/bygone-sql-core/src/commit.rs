@@ -142,13 +142,16 @@ impl Stored for Written<'_> {
 
 /// After `VACUUM`: gives the database pages of the size that was asked for, if it has others. Answers whether it did.
 fn repage(transaction: &Transaction, file: &mut MainFile, state: u64) -> Result<bool> {
-    // Relaxed: nobody else uses the connection, which is in this call.
-    let wanted = Session::of(file.connection()).map(|session| session.page_bytes.load(Ordering::Relaxed));
-    let Some((write, table, _)) = file.written() else { return Ok(false) };
-    let is_other = |bytes: &u32| is_page_size(*bytes) && *bytes != write.shape.page_bytes;
-    let Some(page_bytes) = wanted.filter(|bytes| write.is_made_anew && is_other(bytes)) else {
-        return Ok(false);
+    let page_bytes = match Session::of(file.connection()) {
+        // Relaxed: nobody else uses the connection, which is in this call.
+        Some(session) => session.page_bytes.load(Ordering::Relaxed),
+        // The host has kept our functions from this connection.
+        None => file.page_bytes_asked,
     };
+    let Some((write, table, _)) = file.written() else { return Ok(false) };
+    if !write.is_made_anew || !is_page_size(page_bytes) || page_bytes == write.shape.page_bytes {
+        return Ok(false);
+    }
     let mut shape = Shape { state, ..write.shape };
     if let Some(first) = write.pages.get(&1) {
         copy_part(first, 0, &mut shape.header);

@@ -5,6 +5,7 @@
 //! share, and whoever opens it again waits until it is. May call: `failure`.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -131,6 +132,19 @@ pub struct Opening {
     pub cache_bytes: Option<usize>,
 }
 
+impl Opening {
+    fn options(&self) -> Options {
+        let mut options = Options::new().create(self.create && !self.read_only).read_only(self.read_only);
+        if let Some(history_dir) = &self.history_dir {
+            options = options.history_dir(history_dir);
+        }
+        if let Some(bytes) = self.cache_bytes {
+            options = options.cache_bytes(bytes);
+        }
+        options
+    }
+}
+
 /// A share in an open directory.
 pub struct Handle {
     directory: Option<Arc<Directory>>,
@@ -191,15 +205,7 @@ pub fn open(path: &Path, opening: &Opening) -> Result<Handle> {
     if let Some(db) = Db::find_open(path) {
         return Ok(share_in(&mut open, &db));
     }
-    let mut options =
-        Options::new().create(opening.create && !opening.read_only).read_only(opening.read_only);
-    if let Some(history_dir) = &opening.history_dir {
-        options = options.history_dir(history_dir);
-    }
-    if let Some(bytes) = opening.cache_bytes {
-        options = options.cache_bytes(bytes);
-    }
-    match options.open(path) {
+    match opening.options().open(path) {
         Ok(db) => Ok(push(&mut open, db, opening.read_only)),
         // By the application itself, with a copy of the engine that is not ours, or it is about to close it.
         Err(Error::Locked { path, owner: Some(owner) }) if owner == std::process::id() => {
@@ -210,8 +216,23 @@ pub fn open(path: &Path, opening: &Opening) -> Result<Handle> {
             );
             Err(Failure::new(SQLITE_BUSY, text))
         }
+        // Where nobody may write, it is opened for reading, as SQLite does with files.
+        Err(Error::Io { source, path: at, operation }) if !opening.read_only && is_refusal(&source) => {
+            if let Some(directory) = find(true) {
+                return Ok(Handle::new(directory));
+            }
+            let opening = Opening { read_only: true, ..opening.clone() };
+            match opening.options().open(path) {
+                Ok(db) => Ok(push(&mut open, db, true)),
+                Err(_) => Err(Error::Io { source, path: at, operation }.into()),
+            }
+        }
         Err(error) => Err(error.into()),
     }
+}
+
+fn is_refusal(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)
 }
 
 /// The directory of a database that the application has opened itself.

@@ -58,6 +58,8 @@ pub struct MainFile {
     pub(crate) sync_commits: bool,
     /// The page size that was asked for, for a database that is empty still.
     pub(crate) page_bytes_wanted: u32,
+    /// What the last `PRAGMA page_size` on this database asked for, whatever it was.
+    pub(crate) page_bytes_asked: u32,
     /// The reserved bytes that we have asked SQLite for.
     pub(crate) reserved_bytes: u8,
     /// The snapshot that this connection declared last.
@@ -166,6 +168,7 @@ impl MainFile {
             connection: std::ptr::null(),
             sync_commits: true,
             page_bytes_wanted: PAGE_BYTES_DEFAULT,
+            page_bytes_asked: 0,
             reserved_bytes: 0,
             declared: None,
             seen: None,

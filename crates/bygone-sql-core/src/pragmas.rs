@@ -77,6 +77,7 @@ fn answer(file: &mut MainFile, name: &str, value: Option<String>) -> Result<Opti
             if is_page_size(bytes) {
                 file.page_bytes_wanted = bytes;
             }
+            file.page_bytes_asked = bytes;
             if let Some(session) = Session::of(file.connection()) {
                 // Relaxed: nobody else uses the connection, which is in this call.
                 session.page_bytes.store(bytes, Ordering::Relaxed);

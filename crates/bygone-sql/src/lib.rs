@@ -64,8 +64,8 @@ pub trait Sql {
     /// A connection to the SQL database of this name, made when it is first written to. Any number of connections, on
     /// any threads, may be open to it.
     ///
-    /// Its pages lie in the table `sql/NAME`. The Bygone database stays open as long as the connection. Connections that
-    /// are opened elsewhere in the program by the path of its directory (`file:DIR?vfs=bygone`) share it.
+    /// Its pages lie in the table `sql/NAME`. The Bygone database stays open as long as the connection. Connections
+    /// that are opened elsewhere in the program by the path of its directory (`file:DIR?vfs=bygone`) share it.
     ///
     /// # Errors
     /// If the name is empty or longer than a table's may be; as for opening any connection.

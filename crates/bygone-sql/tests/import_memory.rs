@@ -1,7 +1,7 @@
 //! The memory that importing a file takes.
 //!
-//! Owns: an allocator that counts, and one test, alone in its process. Promises: neither an import nor one that replaces
-//! a database holds the file. May call: the public API.
+//! Owns: an allocator that counts, and one test, alone in its process. Promises: neither an import nor one that
+//! replaces a database holds the file. May call: the public API.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -238,8 +238,8 @@ impl Described {
 
 /// A value in JSON, of which no two are alike.
 fn value(of: &str) -> String {
-    // What JSON says of a number may be too short to tell it from its neighbours. The column may have a collation of the
-    // application's, which nobody knows here.
+    // What JSON says of a number may be too short to tell it from its neighbours. The column may have a collation of
+    // the application's, which nobody knows here.
     format!(
         "CASE typeof({of}) WHEN 'blob' THEN '{{\"blob\":\"' || hex({of}) || '\"}}'
          WHEN 'real' THEN CASE WHEN CAST(json_quote({of}) AS REAL) = {of} COLLATE BINARY THEN json_quote({of})

@@ -2,9 +2,11 @@
 //!
 //! Owns: tests of who shares what. May call: the support.
 
+use std::os::unix::fs::PermissionsExt;
+
 use bygone::{Db, Options};
 use bygone_sql::Sql;
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode};
 
 use crate::support::{Place, check, number, run, text};
 
@@ -82,4 +84,34 @@ fn one_that_is_open_for_reading_only_stands_in_no_way() {
     assert_eq!(number(&reader.sql("main").unwrap(), "SELECT count(*) FROM t"), 1);
     reader.refresh().unwrap();
     assert_eq!(number(&reader.sql("main").unwrap(), "SELECT count(*) FROM t"), 2);
+}
+
+#[test]
+fn where_nobody_may_write_it_is_opened_for_reading() {
+    let place = Place::new();
+    run(&place.sql(), "CREATE TABLE t(a); INSERT INTO t VALUES (7)");
+    let path = place.path();
+    let Place { db, directory: _directory } = place;
+    drop(db);
+    let set_writable = |writable: bool| {
+        for entry in std::fs::read_dir(&path).unwrap() {
+            let entry = entry.unwrap().path();
+            let bits = if entry.is_dir() { 0o555 } else { 0o444 } | if writable { 0o200 } else { 0 };
+            std::fs::set_permissions(entry, std::fs::Permissions::from_mode(bits)).unwrap();
+        }
+        let bits = if writable { 0o755 } else { 0o555 };
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(bits)).unwrap();
+    };
+    set_writable(false);
+    // Whoever may do everything is not told by permissions.
+    if std::fs::write(path.join("lock"), "").is_err() {
+        bygone_sql::register().unwrap();
+        for _ in 0..2 {
+            let connection = Connection::open(format!("file:{}?vfs=bygone", path.display())).unwrap();
+            assert_eq!(number(&connection, "SELECT a FROM t"), 7);
+            let error = connection.execute("INSERT INTO t VALUES (8)", []).unwrap_err();
+            assert_eq!(error.sqlite_error_code(), Some(ErrorCode::ReadOnly));
+        }
+    }
+    set_writable(true);
 }

@@ -400,10 +400,12 @@ fn a_collation_of_the_application_matters_only_in_a_key_and_is_named() {
             format!("SELECT * FROM bygone_diff('{table}', 'a', 'b')"),
             format!("SELECT * FROM bygone_history('{table}', 'b')"),
             format!(
-                "DROP TABLE IF EXISTS temp.m; CREATE VIRTUAL TABLE temp.m USING bygone_diff({table}, a, b); SELECT count(*) FROM m"
+                "DROP TABLE IF EXISTS temp.m; CREATE VIRTUAL TABLE temp.m USING bygone_diff({table}, a, b);
+                 SELECT count(*) FROM m"
             ),
             format!(
-                "DROP TABLE IF EXISTS temp.m; CREATE VIRTUAL TABLE temp.m USING bygone_history({table}); SELECT count(*) FROM m"
+                "DROP TABLE IF EXISTS temp.m; CREATE VIRTUAL TABLE temp.m USING bygone_history({table});
+                 SELECT count(*) FROM m"
             ),
         ] {
             let (.., words) = failure(&connection, &sql);

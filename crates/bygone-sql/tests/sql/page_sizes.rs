@@ -35,7 +35,8 @@ fn fill(connection: &Connection, random: &mut Random) {
             _ => random.below(100),
         };
         let key = (random.next() as i64) >> random.below(64);
-        let sql = "INSERT OR IGNORE INTO rows VALUES (?1, iif(?2 % 7 = 0, NULL, randomblob(?2)), ?3 || hex(randomblob(?2 % 700)))";
+        let sql = "INSERT OR IGNORE INTO rows
+                   VALUES (?1, iif(?2 % 7 = 0, NULL, randomblob(?2)), ?3 || hex(randomblob(?2 % 700)))";
         connection.execute(sql, params![key, bytes as i64, i]).unwrap();
         let sql = "INSERT INTO keyed VALUES (hex(randomblob(?1)), ?2, zeroblob(?3))";
         connection.execute(sql, params![random.below(400) as i64, i, (bytes % 3000) as i64]).unwrap();
