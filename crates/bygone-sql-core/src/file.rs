@@ -3,10 +3,9 @@
 //! Owns: [`MainFile`]: what it reads through, what its transaction has written, which locks it has. Promises: between
 //! SHARED and its end every read is of one view; what is written from RESERVED on is seen by this file alone until the
 //! commit, and forgotten without one; SQLite keeps its cache across commits of its own, and drops it whenever another
-//! state is read. May call: `directory`, `pages`, `seen`, `commit`.
+//! state is read. May call: `directory`, `pages`, `seen`, `written`, `commit`.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
@@ -18,6 +17,7 @@ use crate::ffi::*;
 use crate::host::Host;
 use crate::pages::{PAGE_BYTES_MIN, Shape, copy_part, cover, is_page_size, key, trimmed};
 use crate::seen::Seen;
+use crate::written::Write;
 
 /// Where in page 1 the bytes are by which SQLite tells whether its cache still holds.
 const VERSION_AT: i64 = 24;
@@ -99,46 +99,6 @@ struct Cached {
     version: [u8; VERSION_BYTES],
     /// The size that SQLite takes pages to have; 0 if it has read none.
     page_bytes: usize,
-}
-
-/// What a transaction has written.
-pub(crate) struct Write {
-    /// The shape that it began with.
-    pub begun: Shape,
-    /// The shape that it will leave.
-    pub shape: Shape,
-    /// Pages up to this one are those of the view where they were not written.
-    pub kept_pages: u32,
-    /// As they are stored: without the zeros at the end.
-    pub pages: HashMap<u32, Vec<u8>>,
-    /// Whether SQLite has written the database anew, as `VACUUM` does.
-    pub is_made_anew: bool,
-    /// Whether SQLite has asked for a sync.
-    pub synced: bool,
-    /// Whether SQLite's first phase of the commit is done.
-    pub ready: bool,
-    /// The snapshot that the commit declares.
-    pub declaration: Option<Option<String>>,
-}
-
-impl Write {
-    fn begin(shape: Shape) -> Write {
-        Write {
-            begun: shape,
-            shape,
-            kept_pages: shape.pages,
-            pages: HashMap::new(),
-            is_made_anew: false,
-            synced: false,
-            ready: false,
-            declaration: None,
-        }
-    }
-
-    /// Whether there is something to commit.
-    pub fn is_dirty(&self) -> bool {
-        !self.pages.is_empty() || self.shape != self.begun || self.kept_pages != self.begun.pages
-    }
 }
 
 impl MainFile {

@@ -28,6 +28,7 @@ mod snapshots;
 mod statement;
 mod vfs;
 mod vtab;
+mod written;
 
 use std::ffi::c_int;
 

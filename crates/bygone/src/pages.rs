@@ -4,8 +4,8 @@
 //! that stays in place. May call: the allocator, and `madvise`.
 //!
 //! Memtables and cached pages are hit all over: with pages of 4 KiB, most look-ups miss the processor's table of
-//! pages as well as its caches. Huge pages (2 MiB) end that, and take a quarter of the time at their first touch, and a tenth
-//! when they are given back. Linux gives them to who asks; where it has none to give, or on other systems,
+//! pages as well as its caches. Huge pages (2 MiB) end that, and take a quarter of the time at their first touch, and
+//! a tenth when they are given back. Linux gives them to who asks; where it has none to give, or on other systems,
 //! ordinary pages come.
 
 use std::alloc::{Layout, alloc, dealloc};
