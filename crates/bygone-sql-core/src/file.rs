@@ -7,7 +7,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use bygone::{Error, Snapshot, Table};
@@ -333,7 +333,7 @@ impl MainFile {
             return Ok(());
         };
         if let Some(seen) = &self.seen {
-            seen.borrow_mut().note(page);
+            seen.borrow_mut().note(page, view, table)?;
         }
         let found = view.get_with(table, key(page), |stored| copy_part(stored, from, &mut *out))?;
         if found.is_none() {
@@ -344,6 +344,22 @@ impl MainFile {
             cover(&self.shape.header, from, out);
         }
         Ok(())
+    }
+
+    /// `xFetch`: an image of a page, for who reads one past after another; else null, and SQLite reads the page.
+    pub(crate) fn fetch(&self, offset: i64, amount: c_int) -> Result<*mut c_void> {
+        let (Some(seen), Some(view), Some(table), None) = (&self.seen, &self.view, self.table(), &self.write)
+        else {
+            return Ok(std::ptr::null_mut());
+        };
+        let (offset, page_bytes) = (offset as u64, self.shape.page_bytes);
+        let is_page = amount > 0 && amount as u32 == page_bytes && offset.is_multiple_of(page_bytes.into());
+        // The header of page 1 is not in its record; of that page SQLite wants a copy of its own anyway.
+        if !is_page || offset == 0 || offset >= self.shape.bytes() {
+            return Ok(std::ptr::null_mut());
+        }
+        let page = (offset / u64::from(page_bytes)) as u32 + 1;
+        Ok(seen.borrow_mut().image(page, page_bytes as usize, view, table)?)
     }
 
     /// Page 1 was read or written: SQLite has taken these bytes.

@@ -107,7 +107,7 @@ unsafe extern "C" fn last_snapshot(
     unsafe {
         let Some(host) = Host::get() else { return };
         answer(context, host, |connection| {
-            let files = host.main_files(connection).into_iter();
+            let files = host.main_files(connection);
             Ok(files.filter_map(|(_, file)| (*file).declared).max())
         });
     }
@@ -121,7 +121,7 @@ pub(crate) fn wanted_file(
 ) -> Result<*mut MainFile> {
     let found = match &schema {
         Some(schema) => CString::new(&schema[..]).ok().and_then(|schema| host.main_file(connection, &schema)),
-        None => host.main_files(connection).into_iter().map(|(_, file)| file).next(),
+        None => host.main_files(connection).map(|(_, file)| file).next(),
     };
     found.ok_or_else(|| {
         let text = match schema {
@@ -181,7 +181,7 @@ pub(crate) unsafe fn declare(file: *mut MainFile, name: Option<String>) -> Resul
     let in_directory = |file: &*mut MainFile| unsafe { &**file }.directory.number == number;
     // SAFETY: as above.
     let writes = |file: &*mut MainFile| unsafe { &**file }.write.is_some();
-    let files: Vec<_> = files.into_iter().filter(|(_, file)| in_directory(file)).collect();
+    let files: Vec<_> = files.filter(|(_, file)| in_directory(file)).collect();
     let mut writer = files.iter().map(|(_, file)| *file).find(writes);
     if writer.is_none() && autocommit {
         let mut transaction = db.begin()?;

@@ -44,13 +44,18 @@ impl Host {
 
     /// The names of a connection's databases: main, temp, and what is attached.
     pub fn schemas(&self, connection: *mut sqlite3) -> Vec<CString> {
-        let name = |index: c_int| {
+        self.names(connection).collect()
+    }
+
+    /// The same, each asked for when it is needed.
+    fn names(&self, connection: *mut sqlite3) -> impl Iterator<Item = CString> + '_ {
+        let name = move |index: c_int| {
             // SAFETY: the connection is open; any index may be asked for.
             let name = unsafe { (self.api.db_name)(connection, index) };
             // SAFETY: null, or a text that stays until the connection is used again.
             (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_owned())
         };
-        (0..).map_while(name).collect()
+        (0..).map_while(name)
     }
 
     /// The file of one of a connection's databases.
@@ -75,9 +80,14 @@ impl Host {
     }
 
     /// All databases of a connection that are ours, with their names; main first.
-    pub fn main_files(&self, connection: *mut sqlite3) -> Vec<(CString, *mut MainFile)> {
-        let schemas = self.schemas(connection).into_iter();
-        schemas.filter_map(|schema| Some((schema.clone(), self.main_file(connection, &schema)?))).collect()
+    pub fn main_files(
+        &self,
+        connection: *mut sqlite3,
+    ) -> impl Iterator<Item = (CString, *mut MainFile)> + '_ {
+        self.names(connection).filter_map(move |schema| {
+            let file = self.main_file(connection, &schema)?;
+            Some((schema, file))
+        })
     }
 
     /// Asks SQLite to leave the end of each page to us, in a database that is empty still. SQLite calls us from within
@@ -89,10 +99,8 @@ impl Host {
         if connection.is_null() {
             return;
         }
-        let mut schemas = self.schemas(connection).into_iter();
-        let Some(schema) = schemas.find(|schema| self.file(connection, schema) == file.handle) else {
-            return;
-        };
+        let is_this = |schema: &CString| self.file(connection, schema) == file.handle;
+        let Some(schema) = self.names(connection).find(is_this) else { return };
         let control = |number: &mut c_int| {
             let number: *mut c_int = number;
             // SAFETY: this control reads and writes one number.

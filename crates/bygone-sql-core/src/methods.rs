@@ -26,9 +26,8 @@ pub struct OpenFile {
 }
 
 static MAIN_METHODS: sqlite3_io_methods = sqlite3_io_methods {
-    // Without what comes with version 2, shared memory, SQLite does not turn to WAL; without version 3 there is no
-    // memory to map.
-    iVersion: 1,
+    // Without what comes with version 2, shared memory, SQLite does not turn to WAL.
+    iVersion: 3,
     xClose: Some(main_close),
     xRead: Some(main_read),
     xWrite: Some(main_write),
@@ -45,8 +44,8 @@ static MAIN_METHODS: sqlite3_io_methods = sqlite3_io_methods {
     xShmLock: None,
     xShmBarrier: None,
     xShmUnmap: None,
-    xFetch: None,
-    xUnfetch: None,
+    xFetch: Some(main_fetch),
+    xUnfetch: Some(main_unfetch),
 };
 
 static MEMORY_METHODS: sqlite3_io_methods = sqlite3_io_methods {
@@ -240,6 +239,27 @@ unsafe extern "C" fn main_check_reserved_lock(file: *mut sqlite3_file, out: *mut
             Ok(SQLITE_OK)
         })
     }
+}
+
+unsafe extern "C" fn main_fetch(
+    file: *mut sqlite3_file,
+    offset: i64,
+    amount: c_int,
+    out: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: what SQLite passes.
+    unsafe {
+        *out = std::ptr::null_mut();
+        with_main(file, |main| {
+            *out = main.fetch(offset, amount)?;
+            Ok(SQLITE_OK)
+        })
+    }
+}
+
+unsafe extern "C" fn main_unfetch(_file: *mut sqlite3_file, _offset: i64, _page: *mut c_void) -> c_int {
+    // An image stays until SQLite has let go all pages, and goes with the file at the latest.
+    SQLITE_OK
 }
 
 unsafe extern "C" fn main_file_control(

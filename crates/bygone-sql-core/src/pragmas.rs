@@ -2,8 +2,7 @@
 //!
 //! Owns: what `PRAGMA` does to an SQL database of ours before SQLite looks at it. Promises: a pragma takes effect when
 //! it is prepared, as SQLite's own do, and doing it again changes nothing; one that SQLite would follow to our harm
-//! answers what holds instead. May call: `file`, `functions`,
-//! `session`, `statement`, `vfs`.
+//! answers what holds instead. May call: `file`, `functions`, `session`, `statement`, `vfs`.
 
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::Ordering;
@@ -102,7 +101,7 @@ unsafe fn notice_page_size(file: *mut MainFile) -> Result<()> {
         }
         (file.host, file.connection())
     };
-    let files = host.main_files(connection).into_iter();
+    let files = host.main_files(connection);
     for (schema, _) in files.filter(|(_, other)| *other == file) {
         let schema = schema.to_string_lossy().replace('"', "\"\"");
         // SAFETY: the connection is in this call.

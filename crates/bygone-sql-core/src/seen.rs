@@ -1,37 +1,77 @@
-//! What a connection has seen of the moment that it reads.
+//! What a connection has seen of the moments that it reads, one after another.
 //!
-//! Owns: [`Seen`]: which pages SQLite may know. Promises: [`Seen::compare`] tells whether a query that was run as of
-//! one moment could give anything else as of another. May call: `pages`.
+//! Owns: [`Seen`]: which pages SQLite may know, images of them, and for how long each holds. Promises:
+//! [`Seen::compare`] tells whether a query that was run as of one moment could give anything else as of another; an
+//! image that is handed out is the page as of the moment that is read, and stays as it is until SQLite has let go all
+//! pages. May call: `pages`.
 //!
-//! Only what was read is compared, page by page. That beats looking up all that differs between two moments, which is
-//! mostly other pages, and each of them costs more than two reads. The first page that says that the query has to be
-//! run again ends the comparison.
+//! Of each page that is read it is asked, too, up to which commit nobody writes it, as far as a later moment, the
+//! horizon, tells ([`Snapshot::unchanged_until`]). Up to the least of these nothing that was seen changes: such moments
+//! are passed by without a look at a page. Behind it, pages that were written since are compared; the first that says
+//! that the query has to be run again ends the comparison. A page that changed and changed back counts as the same.
+//!
+//! Images are SQLite's to read where they are (`xFetch`), so a run reads anew only what was written since the last one.
 
-use std::collections::HashSet;
+use std::ffi::c_void;
 
-use bygone::{Result, Snapshot, Table};
+use bygone::{Error, Result, Snapshot, Table};
 
-use crate::pages::{HEADER_BYTES, Shape, key};
+use crate::pages::{HEADER_BYTES, Shape, copy_part, key, trimmed};
 
 /// Where the header has what changes with every commit, and what no query looks at: the change counter, the number of
 /// pages, the free pages; the change counter again, and the version of SQLite.
 const UNSEEN: [std::ops::Range<usize>; 2] = [24..40, 92..100];
 
+/// Where page 1 says how many entries of the schema it has, or leads to.
+const SCHEMA_CELLS: std::ops::Range<usize> = 103..105;
+
+/// How much memory images may take. What does not fit SQLite reads into its own cache, each time anew.
+const IMAGE_BYTES_MAX: usize = 64 << 20;
+
+/// Behind an image there are as many zeros: where a page is damaged, SQLite may read so far beyond its end.
+const BEHIND_IMAGE_BYTES: usize = 256;
+
+/// Pages that lie in memory together.
+const GROUP_PAGES: usize = 256;
+
 /// A database as of a moment; without a table there is nothing in it.
 pub(crate) type Moment = (Snapshot, Option<Table>);
 
-/// What SQLite may know.
-#[derive(Default)]
+/// What SQLite may know. Moments are read in the order of their commits.
 pub(crate) struct Seen {
+    pages: Pages,
     /// What it has read since it last dropped its cache: all that the last query has seen, at least.
-    pages: HashSet<u32>,
+    seen: Vec<u32>,
     /// What it has read of the schema when that was loaded.
-    schema: HashSet<u32>,
+    schema: Vec<u32>,
+    /// How often SQLite has dropped its cache, and once more.
+    generation: u64,
+    /// Up to this commit nobody writes what was seen, or is of the schema.
+    lasts: u64,
+    /// A moment that is not before those that are read.
+    horizon: Option<Snapshot>,
+    /// Whether pages that are the same are of a database with the same header, as far as a query could tell.
+    tells_header: bool,
     /// The page that differed last. The next time it will again, more likely than others.
     suspect: Option<u32>,
-    /// How many reads there were.
+    /// How often a page was read in the database.
     pub(crate) reads: u64,
+    image_bytes: usize,
+    image_bytes_max: usize,
+    /// The generation in which images were last thrown away for want of room.
+    thrown_away_in: u64,
     buffer: Vec<u8>,
+}
+
+/// What is known of a page.
+#[derive(Default)]
+struct Page {
+    /// As it is up to the commit `until`, and behind it zeros.
+    image: Option<Box<[u8]>>,
+    /// What was last read of the page holds up to this commit.
+    until: u64,
+    /// When it was last seen.
+    generation: u64,
 }
 
 /// What lies between two moments.
@@ -45,21 +85,145 @@ pub(crate) enum Difference {
     Schema,
 }
 
+impl Default for Seen {
+    fn default() -> Seen {
+        Seen {
+            pages: Pages::default(),
+            seen: Vec::new(),
+            schema: Vec::new(),
+            generation: 1,
+            lasts: u64::MAX,
+            horizon: None,
+            tells_header: false,
+            suspect: None,
+            reads: 0,
+            image_bytes: 0,
+            image_bytes_max: IMAGE_BYTES_MAX,
+            thrown_away_in: 0,
+            buffer: Vec::new(),
+        }
+    }
+}
+
 impl Seen {
-    /// A page is read.
-    pub fn note(&mut self, page: u32) {
-        self.pages.insert(page);
+    /// A page was read into SQLite's cache.
+    pub fn note(&mut self, page: u32, view: &Snapshot, table: &Table) -> Result<()> {
         self.reads += 1;
+        let seq = u64::from(view.seq());
+        // If something else is known to change at once, this need not be known.
+        let until = if self.lasts <= seq { seq } else { self.stays(page, view, table)? };
+        if self.pages.get(page).until < seq {
+            self.take_image(page);
+        }
+        self.pages.get(page).until = until;
+        self.see(page);
+        Ok(())
+    }
+
+    /// The page as of the moment that is read, and behind it zeros; null if there is no room for it.
+    pub fn image(
+        &mut self,
+        page: u32,
+        page_bytes: usize,
+        view: &Snapshot,
+        table: &Table,
+    ) -> Result<*mut c_void> {
+        let known = self.pages.get(page);
+        if known.image.is_none() || known.until < view.seq().into() {
+            let bytes = page_bytes + BEHIND_IMAGE_BYTES;
+            // What was handed out of it was of another moment, and SQLite has let it go. After an error it is gone.
+            let image = self.take_image(page);
+            if image.is_none() && !self.has_room(bytes) {
+                return Ok(std::ptr::null_mut());
+            }
+            let mut image = image.unwrap_or_else(|| vec![0; bytes].into());
+            self.reads += 1;
+            let content = &mut image[..page_bytes];
+            if view.get_with(table, key(page), |stored| copy_part(stored, 0, content))?.is_none() {
+                image.fill(0);
+            }
+            let until = self.stays(page, view, table)?;
+            self.image_bytes += image.len();
+            let known = self.pages.get(page);
+            (known.image, known.until) = (Some(image), until);
+        }
+        self.see(page);
+        let image = self.pages.get(page).image.as_ref();
+        // By shared references alone, as long as SQLite may have it: it reads.
+        Ok(image.map_or(std::ptr::null_mut(), |image| image.as_ptr().cast_mut().cast()))
+    }
+
+    fn take_image(&mut self, page: u32) -> Option<Box<[u8]>> {
+        let image = self.pages.get(page).image.take();
+        self.image_bytes -= image.as_ref().map_or(0, |image| image.len());
+        image
+    }
+
+    /// Whether there is room for one more image. Where there is none, those go that SQLite has not looked at since it
+    /// dropped its cache.
+    fn has_room(&mut self, bytes: usize) -> bool {
+        let has_room = |seen: &Seen| seen.image_bytes + bytes <= seen.image_bytes_max;
+        if !has_room(self) && self.thrown_away_in != self.generation {
+            self.thrown_away_in = self.generation;
+            let (generation, image_bytes) = (self.generation, &mut self.image_bytes);
+            self.pages.for_each(|known| {
+                if known.generation != generation
+                    && let Some(old) = known.image.take()
+                {
+                    *image_bytes -= old.len();
+                }
+            });
+        }
+        has_room(self)
+    }
+
+    #[inline]
+    fn see(&mut self, page: u32) {
+        let known = self.pages.get(page);
+        self.lasts = self.lasts.min(known.until);
+        if known.generation != self.generation {
+            known.generation = self.generation;
+            self.seen.push(page);
+        }
+    }
+
+    /// Up to which commit a page stays as it is.
+    fn stays(&self, page: u32, view: &Snapshot, table: &Table) -> Result<u64> {
+        let until = match self.horizon.as_ref().map(|horizon| view.unchanged_until(horizon, table, key(page)))
+        {
+            // A horizon that has expired tells nothing; the moment itself is read apart from this.
+            None | Some(Err(Error::SnapshotExpired { .. })) => None,
+            Some(until) => until?,
+        };
+        Ok(until.unwrap_or(view.seq()).into())
     }
 
     /// SQLite drops its cache.
     pub fn forget(&mut self) {
-        self.pages.clear();
+        self.generation += 1;
+        self.seen.clear();
+        self.lasts = self.least();
     }
 
     /// SQLite has loaded the schema, and read nothing else.
-    pub fn note_schema(&mut self) {
-        self.schema.clone_from(&self.pages);
+    pub fn note_schema(&mut self, (view, table): &Moment) -> Result<()> {
+        self.schema.clone_from(&self.seen);
+        let Some(table) = table else { return Ok(()) };
+        // In a schema that is not empty there is text, so another encoding makes other bytes; so do other pages' sizes,
+        // since cells lie at a page's end. What else is in the header changes with the schema, or no query sees it.
+        let cells = |page: &[u8]| page.get(SCHEMA_CELLS).is_some_and(|cells| cells != [0, 0]);
+        self.tells_header = view.get_with(table, key(1), cells)?.unwrap_or(false);
+        Ok(())
+    }
+
+    /// From here on, it is this moment that tells for how long pages stay as they are.
+    pub fn set_horizon(&mut self, horizon: Option<Snapshot>) {
+        self.horizon = horizon;
+    }
+
+    /// Up to which commit nothing differs of what was seen.
+    pub fn lasts(&self) -> Option<u64> {
+        self.tells_header.then_some(self.lasts)
     }
 
     /// What differs, of all that was read.
@@ -67,6 +231,10 @@ impl Seen {
     /// # Errors
     /// As [`Snapshot::get`].
     pub fn compare(&mut self, before: &Moment, after: &Moment) -> Result<Difference> {
+        if after.0.seq() < before.0.seq() {
+            self.pages.for_each(|known| known.until = 0);
+            self.lasts = 0;
+        }
         let (old, new) = (shape(before)?, shape(after)?);
         if old == new {
             return Ok(Difference::Nothing);
@@ -74,20 +242,80 @@ impl Seen {
         if seen_header(&old) != seen_header(&new) {
             return Ok(Difference::Schema);
         }
-        let Seen { pages, schema, suspect, buffer, .. } = self;
-        for page in &*schema {
-            if differs(*page, before, after, buffer)? {
+        for index in 0..self.schema.len() {
+            if self.differs(self.schema[index], before, after)? {
                 return Ok(Difference::Schema);
             }
         }
-        let suspected = suspect.filter(|page| pages.contains(page)).into_iter();
-        for page in suspected.chain(pages.iter().copied()) {
-            if !schema.contains(&page) && differs(page, before, after, buffer)? {
-                *suspect = Some(page);
-                return Ok(Difference::Pages);
+        let (generation, pages) = (self.generation, &mut self.pages);
+        let suspect = self.suspect.filter(|page| pages.get(*page).generation == generation);
+        for index in 0..self.seen.len() {
+            // The suspect first; it is met again in its own place, for nothing.
+            for page in suspect.filter(|_| index == 0).into_iter().chain([self.seen[index]]) {
+                if self.differs(page, before, after)? {
+                    self.suspect = Some(page);
+                    return Ok(Difference::Pages);
+                }
             }
         }
+        self.lasts = self.least();
         Ok(Difference::Nothing)
+    }
+
+    fn least(&mut self) -> u64 {
+        let pages = &mut self.pages;
+        let until = self.seen.iter().chain(&self.schema).map(|page| pages.get(*page).until);
+        until.min().unwrap_or(u64::MAX)
+    }
+
+    /// Whether a page, but for the header, is another one as of another moment; one that is not there is all zeros, of
+    /// which none are stored.
+    fn differs(&mut self, page: u32, before: &Moment, after: &Moment) -> Result<bool> {
+        let (after, after_table) = after;
+        if self.pages.get(page).until >= after.seq().into() {
+            return Ok(false);
+        }
+        self.reads += 1;
+        let known = self.pages.get(page);
+        let old = match &known.image {
+            Some(image) => trimmed(&image[..image.len() - BEHIND_IMAGE_BYTES]),
+            None => {
+                self.buffer.clear();
+                if let (view, Some(table)) = before {
+                    view.get_with(table, key(page), |stored| self.buffer.extend_from_slice(stored))?;
+                }
+                &self.buffer
+            }
+        };
+        let Some(table) = after_table else { return Ok(!old.is_empty()) };
+        let same = after.get_with(table, key(page), |stored| old == stored)?.unwrap_or(old.is_empty());
+        if same {
+            self.pages.get(page).until = self.stays(page, after, table)?;
+        }
+        Ok(!same)
+    }
+}
+
+/// What is known of each page, by its number.
+#[derive(Default)]
+struct Pages {
+    groups: Vec<Option<Box<[Page]>>>,
+}
+
+impl Pages {
+    #[inline]
+    fn get(&mut self, page: u32) -> &mut Page {
+        let (group, index) = (page as usize / GROUP_PAGES, page as usize % GROUP_PAGES);
+        if group >= self.groups.len() {
+            self.groups.resize_with(group + 1, || None);
+        }
+        let group =
+            self.groups[group].get_or_insert_with(|| (0..GROUP_PAGES).map(|_| Page::default()).collect());
+        &mut group[index]
+    }
+
+    fn for_each(&mut self, f: impl FnMut(&mut Page)) {
+        self.groups.iter_mut().flatten().flatten().for_each(f);
     }
 }
 
@@ -102,85 +330,213 @@ fn seen_header(shape: &Shape) -> [u8; HEADER_BYTES] {
     header
 }
 
-/// Whether a page, but for the header, is another one as of another moment; one that is not there is all zeros,
-/// of which none are stored.
-fn differs(
-    page: u32,
-    (before, before_table): &Moment,
-    (after, after_table): &Moment,
-    buffer: &mut Vec<u8>,
-) -> Result<bool> {
-    buffer.clear();
-    if let Some(table) = before_table {
-        before.get_with(table, key(page), |stored| buffer.extend_from_slice(stored))?;
-    }
-    let is_same = |stored: &[u8]| buffer[..] == *stored;
-    let same = match after_table {
-        Some(table) => after.get_with(table, key(page), is_same)?,
-        None => None,
-    };
-    Ok(!same.unwrap_or(buffer.is_empty()))
-}
-
 #[cfg(test)]
 mod tests {
-    use bygone::Db;
+    use bygone::{Db, Options};
 
     use super::*;
 
+    const PAGE_BYTES: usize = 512;
+
+    /// A database of pages, of which there is a snapshot whenever it is asked for.
+    struct Scene {
+        db: Db,
+        table: Table,
+        commits: u8,
+        moment: Moment,
+        _directory: tempfile::TempDir,
+    }
+
+    impl Scene {
+        fn new() -> Scene {
+            let directory = tempfile::tempdir().unwrap();
+            let db = Options::new().background(false).open(directory.path().join("db")).unwrap();
+            let moment = (db.snapshot(), None);
+            let table = db.table("sql/x").unwrap();
+            Scene { db, table, commits: 0, moment, _directory: directory }
+        }
+
+        fn put(&self, page: u32, bytes: &[u8]) {
+            self.db.put(&self.table, key(page), bytes).unwrap();
+        }
+
+        /// Commits, with this counter of the schema; answers the snapshot of it.
+        fn declare(&mut self, cookie: u8) -> Moment {
+            self.commits += 1;
+            let mut shape = Shape { page_bytes: 512, state: self.commits.into(), ..Shape::default() };
+            shape.header.fill(1);
+            (shape.header[24], shape.header[95], shape.header[40]) = (self.commits, self.commits, cookie);
+            self.put(0, &shape.encode());
+            let id = self.db.snapshot_now(None).unwrap();
+            (self.db.as_of(id).unwrap(), Some(self.table.clone()))
+        }
+
+        /// Declares a snapshot, and turns to it.
+        fn step(&mut self, seen: &mut Seen, cookie: u8) -> Difference {
+            let now = self.declare(cookie);
+            self.turn(seen, now)
+        }
+
+        fn turn(&mut self, seen: &mut Seen, now: Moment) -> Difference {
+            let difference = seen.compare(&self.moment, &now).unwrap();
+            self.moment = now;
+            difference
+        }
+
+        fn note(&self, seen: &mut Seen, page: u32) {
+            seen.note(page, &self.moment.0, &self.table).unwrap();
+        }
+
+        /// The page as SQLite would see it where it is; `None` if there is no room.
+        fn image(&self, seen: &mut Seen, page: u32) -> Option<Vec<u8>> {
+            let image = seen.image(page, PAGE_BYTES, &self.moment.0, &self.table).unwrap().cast::<u8>();
+            // SAFETY: it has as many bytes, and some behind.
+            let bytes = unsafe {
+                std::slice::from_raw_parts(
+                    (!image.is_null()).then_some(image)?,
+                    PAGE_BYTES + BEHIND_IMAGE_BYTES,
+                )
+            };
+            assert_eq!(bytes[PAGE_BYTES..], [0; BEHIND_IMAGE_BYTES]);
+            Some(trimmed(&bytes[..PAGE_BYTES]).to_vec())
+        }
+    }
+
     #[test]
     fn only_what_was_read_matters() {
-        let directory = tempfile::tempdir().unwrap();
-        let db = Db::open(directory.path().join("db")).unwrap();
-        let mut moment: Moment = (db.snapshot(), None);
-        let table = db.table("sql/x").unwrap();
-        let put = |page: u32, bytes: &[u8]| db.put(&table, key(page), bytes).unwrap();
-        let put_shape = |counter: u8, cookie: u8| {
-            let mut shape = Shape { page_bytes: 512, state: counter.into(), ..Shape::default() };
-            shape.header.fill(1);
-            (shape.header[24], shape.header[95], shape.header[40]) = (counter, counter, cookie);
-            put(0, &shape.encode());
-        };
+        for images in [false, true] {
+            let mut scene = Scene::new();
+            let mut seen = Seen::default();
+            let see = |scene: &Scene, seen: &mut Seen, page: u32| match images {
+                true => drop(scene.image(seen, page)),
+                false => scene.note(seen, page),
+            };
+            let nothing = scene.moment.clone();
+            assert_eq!(scene.turn(&mut seen, nothing), Difference::Nothing);
+            scene.put(1, b"schema");
+            assert_eq!(scene.step(&mut seen, 1), Difference::Schema);
+            scene.note(&mut seen, 1);
+            seen.note_schema(&scene.moment).unwrap();
+            [2, 3].into_iter().for_each(|page| see(&scene, &mut seen, page));
+            scene.put(2, b"two");
+            scene.put(3, b"three");
+            assert_eq!(scene.step(&mut seen, 1), Difference::Pages);
+            seen.forget();
+            [2, 3].into_iter().for_each(|page| see(&scene, &mut seen, page));
+            scene.put(4, b"other");
+            assert_eq!(scene.step(&mut seen, 1), Difference::Nothing);
+            scene.put(3, b"other");
+            assert_eq!(scene.step(&mut seen, 1), Difference::Pages);
+            assert_eq!(seen.suspect, Some(3));
+            seen.forget();
+            [2, 3].into_iter().for_each(|page| see(&scene, &mut seen, page));
+            scene.db.delete(&scene.table, key(2)).unwrap();
+            assert_eq!(scene.step(&mut seen, 1), Difference::Pages);
+            seen.forget();
+            scene.put(2, b"again");
+            assert_eq!(scene.step(&mut seen, 1), Difference::Nothing);
+            scene.put(1, b"another schema");
+            assert_eq!(scene.step(&mut seen, 1), Difference::Schema);
+            assert_eq!(scene.step(&mut seen, 2), Difference::Schema);
+            let nothing: Moment = (scene.moment.0.clone(), None);
+            assert_eq!(seen.compare(&scene.moment, &nothing).unwrap(), Difference::Schema);
+            assert_eq!(seen.compare(&scene.moment, &scene.moment).unwrap(), Difference::Nothing);
+        }
+    }
+
+    #[test]
+    fn up_to_the_horizon_it_is_known_how_long_pages_stay() {
+        let mut scene = Scene::new();
+        let mut schema = [b's'; 200];
+        schema[SCHEMA_CELLS].fill(1);
+        scene.put(1, &schema);
+        let mut moments = Vec::new();
+        for round in 0..8 {
+            match round {
+                0 => (2..6).for_each(|page| scene.put(page, b"first")),
+                // The same again; another page; there and back.
+                2 => scene.put(2, b"first"),
+                3 => scene.put(5, b"unseen"),
+                4 => scene.put(3, b"for a moment"),
+                5 => scene.put(3, b"first"),
+                6 => scene.put(4, b"changed"),
+                _ => {}
+            }
+            moments.push(scene.declare(1));
+        }
+        let seqs: Vec<u64> = moments.iter().map(|moment| moment.0.seq().into()).collect();
         let mut seen = Seen::default();
-        let step = |seen: &mut Seen, moment: &mut Moment| {
-            let now = (db.snapshot(), Some(table.clone()));
-            let difference = seen.compare(moment, &now).unwrap();
-            *moment = now;
-            difference
-        };
-        assert_eq!(step(&mut seen, &mut moment), Difference::Nothing);
-        put_shape(1, 1);
-        put(1, b"schema");
-        assert_eq!(step(&mut seen, &mut moment), Difference::Schema);
-        seen.note(1);
-        seen.note_schema();
-        [2, 3].into_iter().for_each(|page| seen.note(page));
-        put_shape(2, 1);
-        put(2, b"two");
-        put(3, b"three");
-        assert_eq!(step(&mut seen, &mut moment), Difference::Pages);
-        put_shape(3, 1);
-        put(4, b"other");
-        assert_eq!(step(&mut seen, &mut moment), Difference::Nothing);
-        put_shape(4, 1);
-        put(3, b"other");
-        assert_eq!(step(&mut seen, &mut moment), Difference::Pages);
-        assert_eq!(seen.suspect, Some(3));
-        put_shape(5, 1);
-        db.delete(&table, key(2)).unwrap();
-        assert_eq!(step(&mut seen, &mut moment), Difference::Pages);
+        seen.set_horizon(Some(moments[7].0.clone()));
+        scene.moment = moments[0].clone();
+        scene.note(&mut seen, 1);
+        assert_eq!(seen.lasts(), None, "nothing is known of the header yet");
+        seen.note_schema(&moments[0]).unwrap();
+        assert_eq!(seen.lasts(), Some(seqs[7]));
+        for page in [2, 3, 4] {
+            assert_eq!(scene.image(&mut seen, page).unwrap(), b"first");
+        }
+        let is_known = |seen: &Seen, round: usize| seen.lasts().unwrap() >= seqs[round];
+        assert!(is_known(&seen, 1) && !is_known(&seen, 2));
+        // Written with the bytes that it had.
+        assert_eq!(scene.turn(&mut seen, moments[2].clone()), Difference::Nothing);
+        assert!(is_known(&seen, 3) && !is_known(&seen, 4));
+        let reads = seen.reads;
+        assert_eq!(scene.turn(&mut seen, moments[4].clone()), Difference::Pages);
         seen.forget();
-        put_shape(6, 1);
-        put(2, b"again");
-        assert_eq!(step(&mut seen, &mut moment), Difference::Nothing);
-        put_shape(7, 1);
-        put(1, b"another schema");
-        assert_eq!(step(&mut seen, &mut moment), Difference::Schema);
-        put_shape(8, 2);
-        assert_eq!(step(&mut seen, &mut moment), Difference::Schema);
-        let nothing: Moment = (moment.0.clone(), None);
-        assert_eq!(seen.compare(&moment, &nothing).unwrap(), Difference::Schema);
-        assert_eq!(seen.compare(&moment, &moment).unwrap(), Difference::Nothing);
-        assert_eq!(seen.reads, 3);
+        let contents = [2, 3, 4].map(|page| scene.image(&mut seen, page).unwrap());
+        assert_eq!(contents, [&b"first"[..], b"for a moment", b"first"]);
+        assert_eq!(seen.reads, reads + 2, "one page was compared, and read anew");
+        assert!(!is_known(&seen, 5));
+        // Without a look at what lies between, the page that came back is the same again.
+        let mut other = Seen::default();
+        other.set_horizon(Some(moments[7].0.clone()));
+        scene.moment = moments[3].clone();
+        assert_eq!(scene.image(&mut other, 3).unwrap(), b"first");
+        assert_eq!(scene.turn(&mut other, moments[5].clone()), Difference::Nothing);
+        assert_eq!(scene.turn(&mut other, moments[7].clone()), Difference::Nothing);
+        // Back again: nothing is known, but that what was seen is still the same.
+        assert_eq!(scene.turn(&mut other, moments[4].clone()), Difference::Pages);
+        other.forget();
+        assert_eq!(scene.image(&mut other, 3).unwrap(), b"for a moment");
+    }
+
+    #[test]
+    fn images_take_no_more_memory_than_they_may() {
+        let mut scene = Scene::new();
+        (2..12).for_each(|page| scene.put(page, &[page as u8; 300]));
+        let moment = scene.declare(1);
+        scene.moment = moment;
+        let mut seen = Seen { image_bytes_max: 4 * (PAGE_BYTES + BEHIND_IMAGE_BYTES), ..Seen::default() };
+        for round in 0..3 {
+            for page in 2..12 {
+                let image = scene.image(&mut seen, page);
+                assert_eq!(image.is_some(), page < 6, "the first four stay");
+                assert!(image.is_none_or(|image| image == [page as u8; 300]));
+            }
+            assert_eq!(seen.image_bytes, seen.image_bytes_max);
+            assert_eq!(seen.reads, 4, "round {round}");
+            seen.forget();
+        }
+        // Those that are not looked at any more make room.
+        for page in [5, 9, 10, 11] {
+            assert_eq!(scene.image(&mut seen, page).unwrap(), [page as u8; 300]);
+        }
+        assert_eq!(scene.image(&mut seen, 2), None);
+        assert_eq!(scene.image(&mut seen, 11).unwrap(), [11; 300]);
+        // What was read into SQLite's cache at another moment has no image any more.
+        scene.put(11, b"changed");
+        let now = scene.declare(1);
+        assert_eq!(scene.turn(&mut seen, now), Difference::Pages);
+        seen.forget();
+        scene.note(&mut seen, 11);
+        assert_eq!(seen.image_bytes, 3 * (PAGE_BYTES + BEHIND_IMAGE_BYTES));
+        assert_eq!(scene.image(&mut seen, 11).unwrap(), b"changed");
+        // A page that was never written, and one of which nothing is left.
+        scene.db.delete(&scene.table, key(11)).unwrap();
+        let now = scene.declare(1);
+        scene.turn(&mut seen, now);
+        seen.forget();
+        assert_eq!(scene.image(&mut seen, 11).unwrap(), b"");
+        assert_eq!(scene.image(&mut seen, 99).unwrap(), b"");
     }
 }

@@ -37,7 +37,7 @@ pub struct SetStats {
     pub skipped: u64,
     /// Rows that all runs gave.
     pub rows: u64,
-    /// How often its connection read a page.
+    /// How often a page was read in the database, to answer or to compare; not those that were kept from before.
     pub page_reads: u64,
 }
 

@@ -48,6 +48,7 @@ mod lease;
 pub mod limits;
 mod memtable;
 mod mutation;
+mod pages;
 mod registry;
 mod run;
 mod signal;

@@ -28,7 +28,7 @@ const PANICS: [&str; 3] = [".unwrap()", ".lock().expect(", ".write().expect("];
 const GROUPS: [&[&str]; 13] = [
     &[
         "limits", "error", "ids", "value", "codec", "layer", "sync", "health", "hint", "signal", "utc",
-        "mutation",
+        "mutation", "pages",
     ],
     &["registry"],
     &["cache"],

@@ -98,10 +98,11 @@ impl VirtualTable for History {
             Ok("SELECT 1 WHERE 0".to_owned())
         };
         let db = directory.db.clone();
+        let ids: Vec<u64> = db.snapshots()?.iter().map(|snapshot| snapshot.id.into()).collect();
+        let place = (directory, database);
         // SAFETY: as promised.
-        let mut asker = unsafe { Asker::new(host, connection, (directory, database), Box::new(note)) }?;
-        for snapshot in db.snapshots()? {
-            let id = u64::from(snapshot.id);
+        let mut asker = unsafe { Asker::new(host, connection, place, Box::new(note), ids.clone()) }?;
+        for id in ids {
             asker.turn(id).map_err(|failure| as_of(&db, id, failure))?;
         }
         drop(asker);
@@ -203,11 +204,11 @@ impl History {
             }
             None => Ok(no_row(names)),
         };
+        let ids: Vec<u64> = db.snapshots()?.iter().map(|snapshot| snapshot.id.into()).collect();
+        let place = (directory, database);
         // SAFETY: as promised.
-        let mut asker =
-            unsafe { Asker::new(host, self.connection, (directory, database), Box::new(selected)) }?;
-        for snapshot in db.snapshots()? {
-            let id = u64::from(snapshot.id);
+        let mut asker = unsafe { Asker::new(host, self.connection, place, Box::new(selected), ids.clone()) }?;
+        for id in ids {
             let asked = asker.turn(id).and_then(|to_be_run| {
                 if to_be_run {
                     asker.run(id, &mut staging)?;

@@ -362,8 +362,9 @@ impl Set<'_> {
         let db = directory.db.clone();
         let mut staging = Staging::new(self.host)?;
         let query = Box::new(|_: &Connection| Ok(query.to_owned()));
+        let ids = snapshots.iter().copied().collect();
         // SAFETY: as promised.
-        let mut asker = unsafe { Asker::new(self.host, self.connection, (directory, table), query) }?;
+        let mut asker = unsafe { Asker::new(self.host, self.connection, (directory, table), query, ids) }?;
         let mut stats = SetStats::default();
         for &snapshot in snapshots {
             let progress = SetProgress {

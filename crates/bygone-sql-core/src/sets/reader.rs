@@ -3,14 +3,16 @@
 //! Owns: [`Asker`], which turns to snapshots and runs the query. Promises: the query runs again as of a snapshot unless
 //! that could give nothing else than its last run. May call: `file`, `seen`, `vfs`, `session`, `statement`.
 //!
-//! A turn compares the pages that SQLite has read since it last dropped its cache: all that the last run has seen, and
-//! perhaps more. If pages of the schema differ, the connection is opened anew, which is what SQLite would do to its
-//! schema at least. Pages that snapshots share need no cache of our own: the database's has them once.
+//! A turn asks `seen` for the pages that SQLite has read since it last dropped its cache: all that the last run has
+//! seen, and perhaps more. If pages of the schema differ, the connection is opened anew, which is what SQLite would do
+//! to its schema at least. Other pages stay with the reader.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::ffi::{c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+
+use bygone::{Snapshot, SnapshotId};
 
 use super::staging::Staging;
 use crate::api::text;
@@ -19,6 +21,7 @@ use crate::failure::{Failure, Result};
 use crate::ffi::*;
 use crate::file::{MainFile, Past};
 use crate::host::Host;
+use crate::pages::key;
 use crate::seen::{Difference, Moment, Seen};
 use crate::session::Session;
 use crate::statement::{Connection, MAIN, Statement};
@@ -40,6 +43,10 @@ pub(crate) struct Asker<'q> {
     /// The table of the SQL database.
     table: String,
     query: Query<'q>,
+    /// The snapshots that are asked, in their order.
+    snapshots: Vec<u64>,
+    /// One of these, not before the one that was turned to last.
+    horizon: Option<Snapshot>,
     watch: Box<Watch>,
     reader: Option<Reader>,
     /// Of connections that are closed.
@@ -54,6 +61,7 @@ impl<'q> Asker<'q> {
         connection: *mut sqlite3,
         (directory, table): (Handle, String),
         query: Query<'q>,
+        snapshots: Vec<u64>,
     ) -> Result<Asker<'q>> {
         // SAFETY: as promised.
         let probe = unsafe { Statement::prepare(host, connection, "SELECT 1") }?;
@@ -62,7 +70,18 @@ impl<'q> Asker<'q> {
             is_preparing: Cell::new(false),
             reads_outside: Cell::new(false),
         };
-        Ok(Asker { host, directory, table, query, watch: Box::new(watch), reader: None, page_reads: 0 })
+        let watch = Box::new(watch);
+        Ok(Asker {
+            host,
+            directory,
+            table,
+            query,
+            snapshots,
+            horizon: None,
+            watch,
+            reader: None,
+            page_reads: 0,
+        })
     }
 
     /// Turns to a snapshot. Answers whether the query is to be run.
@@ -70,10 +89,19 @@ impl<'q> Asker<'q> {
         if self.watch.is_interrupted() {
             return Err(Failure::new(SQLITE_INTERRUPT, "interrupted"));
         }
-        let text = format!("id:{snapshot}");
-        let Some(past) = vfs::past(&self.directory, &self.table, text)? else { return Ok(true) };
+        let view = self.directory.db.as_of(SnapshotId::from(snapshot))?;
+        if let Some(reader) = &self.reader {
+            let asks_for_more = self.watch.reads_outside.get() || locked(&reader.session.asked).told;
+            let lasts = reader.seen().and_then(|seen| seen.lasts());
+            if !asks_for_more && lasts.is_some_and(|lasts| lasts >= view.seq().into()) {
+                return Ok(false);
+            }
+        }
+        let past = Past::new(format!("id:{snapshot}"), view, &self.table)?;
+        let moment = (past.view.clone(), past.table.clone());
+        self.look_ahead(snapshot, &moment);
         if let Some(mut reader) = self.reader.take() {
-            let difference = reader.turn((past.view.clone(), past.table.clone()))?;
+            let difference = reader.turn(moment, self.horizon.clone())?;
             if difference != Difference::Schema {
                 // SAFETY: nobody is in a call of the reader's connection.
                 unsafe { (*reader.file).set_past(Some(past)) };
@@ -86,6 +114,25 @@ impl<'q> Asker<'q> {
         }
         self.reader = Some(self.open(snapshot, past)?);
         Ok(true)
+    }
+
+    /// Looks for the last of the snapshots that tells what happens to pages behind this one; there may be none but
+    /// itself.
+    fn look_ahead(&mut self, snapshot: u64, (view, table): &Moment) {
+        let tells = |later: &Snapshot| {
+            let known = table.as_ref().map(|table| view.unchanged_until(later, table, key(0)));
+            matches!(known, Some(Ok(Some(_))))
+        };
+        if self.horizon.as_ref().is_some_and(tells) {
+            return;
+        }
+        // One that cannot be read is met when it is its turn.
+        let open = |later: &u64| self.directory.db.as_of(SnapshotId::from(*later)).ok().filter(tells);
+        let later = &self.snapshots[self.snapshots.partition_point(|other| *other <= snapshot)..];
+        self.horizon = later.last().and_then(open).or_else(|| {
+            // Those that are read in one place are neighbours.
+            later[..later.partition_point(|later| open(later).is_some())].last().and_then(open)
+        });
     }
 
     fn open(&self, snapshot: u64, past: Past) -> Result<Reader> {
@@ -102,14 +149,18 @@ impl<'q> Asker<'q> {
         };
         let file = self.host.main_file(connection.raw(), MAIN);
         let file = file.ok_or_else(|| Failure::new(SQLITE_ERROR, "the VFS bygone is not Bygone's"))?;
+        let mut seen = Seen::default();
+        seen.set_horizon(self.horizon.clone());
         // SAFETY: nobody is in a call of this connection.
-        unsafe { (*file).seen = Some(RefCell::default()) };
+        unsafe { (*file).seen = Some(RefCell::new(seen)) };
+        // How much is for the file to say; this is for SQLite to ask it.
+        connection.run("PRAGMA mmap_size = 1")?;
         // This loads the schema.
         let query = (self.query)(&connection)?;
         drop(connection.prepare("SELECT 1 FROM sqlite_schema")?);
         // SAFETY: as above.
         if let Some(seen) = unsafe { &(*file).seen } {
-            seen.borrow_mut().note_schema();
+            seen.borrow_mut().note_schema(&(past.view.clone(), past.table.clone()))?;
         }
         let watch: *const Watch = &*self.watch;
         // SAFETY: the watch stays where it is, and is dropped after the reader.
@@ -194,19 +245,25 @@ struct Reader {
 
 impl Reader {
     /// Compares with what is to be read next.
-    fn turn(&mut self, next: Moment) -> Result<Difference> {
-        // SAFETY: nobody is in a call of the connection.
-        let difference = match unsafe { &(*self.file).seen } {
-            Some(seen) => seen.borrow_mut().compare(&self.moment, &next)?,
+    fn turn(&mut self, next: Moment, horizon: Option<Snapshot>) -> Result<Difference> {
+        let difference = match self.seen() {
+            Some(mut seen) => {
+                seen.set_horizon(horizon);
+                seen.compare(&self.moment, &next)?
+            }
             None => Difference::Schema,
         };
         self.moment = next;
         Ok(difference)
     }
 
+    fn seen(&self) -> Option<RefMut<'_, Seen>> {
+        // SAFETY: nobody is in a call of the connection, and what is borrowed is given back before anybody is.
+        unsafe { &(*self.file).seen }.as_ref().map(RefCell::borrow_mut)
+    }
+
     fn page_reads(&self) -> u64 {
-        // SAFETY: nobody is in a call of the connection.
-        unsafe { &(*self.file).seen }.as_ref().map_or(0, |seen: &RefCell<Seen>| seen.borrow().reads)
+        self.seen().map_or(0, |seen| seen.reads)
     }
 }
 

@@ -18,5 +18,6 @@ mod past;
 mod readers;
 mod sets;
 mod sets_measured;
+mod sets_random;
 mod statements;
 mod support;

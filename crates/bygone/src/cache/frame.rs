@@ -1,7 +1,7 @@
 //! A cached block in memory: header and bytes in one allocation.
 //!
 //! Owns: the allocation. Promises: a frame's bytes do not change once it is shared, and it is freed only
-//! after every guard that could have seen it is gone. May call: the allocator, registry.
+//! after every guard that could have seen it is gone. May call: the allocator, `slabs`, registry.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::fmt;
@@ -11,11 +11,13 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::guard::{ERAS, Guard};
+use super::slabs::{SLABS, SLOT_BYTES};
+use crate::limits::PAGE_BYTES;
 use crate::registry::Dead;
 
 /// The bytes begin this far into the allocation, which begins on a cache line: so the header of a page, 32
 /// bytes too, shares the line that a look-up touches anyway, and what follows it begins on the next.
-const DATA_OFFSET: usize = 32;
+pub(super) const DATA_OFFSET: usize = 32;
 const _: () = assert!(size_of::<Header>() <= DATA_OFFSET);
 
 /// What stands at the head of an allocation; the block's bytes follow at [`DATA_OFFSET`].
@@ -25,6 +27,15 @@ pub(super) struct Header {
     /// The era in which the frame was made.
     birth: u64,
     referenced: AtomicBool,
+    /// Whether the memory is a slot of [`SLABS`].
+    slot: bool,
+}
+
+impl Header {
+    /// What the frame takes of the budget.
+    fn allocated_bytes(&self) -> usize {
+        if self.slot { SLOT_BYTES } else { layout(self.len).size() }
+    }
 }
 
 /// A cached block, readable while the guard lives under which it was found.
@@ -103,14 +114,10 @@ impl DeadFrame {
         DeadFrame(header)
     }
 
-    fn layout(&self) -> Layout {
-        // SAFETY: it lives until `free`.
-        layout(unsafe { self.0.as_ref() }.len)
-    }
-
     /// How many bytes its end will free.
     pub(super) fn bytes(&self) -> usize {
-        self.layout().size()
+        // SAFETY: it lives until `free`.
+        unsafe { self.0.as_ref() }.allocated_bytes()
     }
 }
 
@@ -121,8 +128,24 @@ impl Dead for DeadFrame {
     }
 
     fn free(self) {
-        // SAFETY: nobody reads it any more, and it was allocated with this layout by `NewFrame::new`.
-        unsafe { dealloc(self.0.as_ptr().cast(), self.layout()) }
+        // SAFETY: nobody reads it any more, and it came from `NewFrame::new`.
+        unsafe { free(self.0) }
+    }
+}
+
+/// # Safety
+/// It must come from [`NewFrame::new`], and not be used any more.
+unsafe fn free(frame: NonNull<Header>) {
+    // SAFETY: by the contract.
+    let &Header { len, slot, .. } = unsafe { frame.as_ref() };
+    if slot {
+        // SAFETY: `new` took it there.
+        return unsafe { SLABS.give_back(frame.cast()) };
+    }
+    // SAFETY: `new` allocated it with this layout.
+    unsafe { dealloc(frame.as_ptr().cast(), layout(len)) };
+    if len == PAGE_BYTES {
+        SLABS.forget();
     }
 }
 
@@ -144,12 +167,16 @@ impl NewFrame {
     /// A frame of `len` zero bytes.
     pub fn new(len: usize, tag: u64) -> NewFrame {
         let layout = layout(len);
-        // SAFETY: the layout's size is not zero, it has room for the header and `len` bytes behind
-        // `DATA_OFFSET`, and its alignment is at least the header's.
+        // SAFETY: the layout's size is not zero; it, and a slot, which only pages get, has room for the header and
+        // `len` bytes behind `DATA_OFFSET`, and its alignment is at least the header's.
         unsafe {
-            let memory = alloc(layout);
-            let Some(frame) = NonNull::new(memory.cast::<Header>()) else { handle_alloc_error(layout) };
-            frame.as_ptr().write(Header { tag, len, birth: ERAS.now(), referenced: AtomicBool::new(false) });
+            let slot = if len == PAGE_BYTES { SLABS.take() } else { None };
+            let Some(memory) = slot.or_else(|| NonNull::new(alloc(layout))) else {
+                handle_alloc_error(layout)
+            };
+            let frame = memory.cast::<Header>();
+            let referenced = AtomicBool::new(false);
+            frame.write(Header { tag, len, birth: ERAS.now(), referenced, slot: slot.is_some() });
             memory.add(DATA_OFFSET).write_bytes(0, len);
             NewFrame { frame }
         }
@@ -157,7 +184,8 @@ impl NewFrame {
 
     /// What the frame takes of the budget.
     pub fn allocated_bytes(&self) -> usize {
-        layout(self.len()).size()
+        // SAFETY: `new` wrote it.
+        unsafe { self.frame.as_ref() }.allocated_bytes()
     }
 
     pub(super) fn into_raw(self) -> NonNull<Header> {
@@ -192,8 +220,7 @@ impl DerefMut for NewFrame {
 
 impl Drop for NewFrame {
     fn drop(&mut self) {
-        let layout = layout(self.len());
-        // SAFETY: allocated with this layout by `new`, and not given away by `into_raw`.
-        unsafe { dealloc(self.frame.as_ptr().cast(), layout) };
+        // SAFETY: it comes from `new`, and was not given away by `into_raw`.
+        unsafe { free(self.frame) };
     }
 }

@@ -4,10 +4,11 @@
 //! some loads under a guard: no latch, no reference count, no line that readers share except a flag
 //! that is written once; what a guard has seen stays readable until the guard is dropped; the bytes of all
 //! frames together exceed the budget only by what is being inserted at this moment. Knows nothing of files:
-//! who misses, reads, checks and inserts. May call: registry.
+//! who misses, reads, checks and inserts. May call: registry, `pages`.
 
 mod frame;
 mod guard;
+mod slabs;
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -18,6 +19,8 @@ use frame::{DeadFrame, Header};
 pub(crate) use frame::{Frame, NewFrame};
 use guard::ERAS;
 pub(crate) use guard::{Guard, pin};
+
+use crate::hint::prefetch;
 
 /// The byte budget that all frame tables of a database share.
 #[derive(Debug)]
@@ -83,6 +86,10 @@ impl Cache {
 const FIRST_SEGMENT_LOG2: u32 = 6;
 const SEGMENTS: usize = 40;
 
+const LINE_BYTES: usize = 64;
+/// In a leaf or an inner page of short keys most of what a search for one touches.
+const PREFETCHED_LINES: usize = 6;
+
 type Segment = Box<[AtomicPtr<Header>]>;
 
 /// From the index of a block in one file to its frame, if it is cached.
@@ -106,6 +113,10 @@ impl FrameTable {
     #[inline]
     pub fn get<'g>(&self, index: u64, guard: &'g Guard) -> Option<Frame<'g>> {
         let frame = guard.load(self.slot(index)?)?;
+        // Its header is waited for next. What is looked at behind it is on its way by then.
+        for line in 1..=PREFETCHED_LINES {
+            prefetch(frame.as_ptr().cast::<u8>().wrapping_add(line * LINE_BYTES));
+        }
         // SAFETY: found under `guard`.
         let frame = unsafe { Frame::from_raw(frame, guard) };
         frame.set_reference();

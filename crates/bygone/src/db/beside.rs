@@ -27,6 +27,7 @@ use crate::base::{Leased, PageStore, Superblock};
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::history::SnapshotRef;
+use crate::ids::SnapshotId;
 use crate::io::Disk;
 use crate::lease::Lease;
 use crate::snapshot::rows::{self, TableRow};
@@ -159,9 +160,9 @@ impl Engine {
             // Nothing that the leased base leads to goes, and that is all of its window.
             return self.past.view(&self.present, wanted);
         }
-        let info = self.past.find_to_read(&now, wanted)?;
-        let _opening = lease.hold(info.id.0, info.seq.0)?;
-        self.past.view(&self.present, &SnapshotRef::Id(info.id))
+        let (id, seq) = self.past.find_to_read(&now, wanted)?;
+        let _opening = lease.hold(id, seq)?;
+        self.past.view(&self.present, &SnapshotRef::Id(SnapshotId(id)))
     }
 
     /// Looks who holds views, and does what the limits ask for. Leases no longer name what nobody reads.

@@ -70,7 +70,7 @@ impl Past {
             let now = present.snapshot();
             let seq = match self.in_window(&now, wanted)? {
                 Some(seq) => seq,
-                None => self.find_to_read(&now, wanted)?.seq.0,
+                None => self.find_to_read(&now, wanted)?.1,
             };
             let view = self.view_at(present, &now, seq);
             let is_merged = seq < now.layers()?.base.seq();
@@ -121,10 +121,10 @@ impl Past {
         }
     }
 
-    /// What is known of the declared snapshot that is to be read, if it is no commit in the window.
-    pub fn find_to_read(&self, now: &Snapshot, wanted: &SnapshotRef) -> Result<SnapshotInfo> {
+    /// Id and commit of the declared snapshot that is to be read, if it is no commit in the window.
+    pub fn find_to_read(&self, now: &Snapshot, wanted: &SnapshotRef) -> Result<(u64, u64)> {
         let window = now.layers()?.window;
-        match (self.find(now, wanted), wanted) {
+        match (self.find_row(now, wanted).map(|(id, row)| (id, row.seq)), wanted) {
             (
                 Err(Error::SnapshotNotFound { deleted: None, .. }),
                 SnapshotRef::Seq(_) | SnapshotRef::Time(_),
@@ -138,6 +138,11 @@ impl Past {
 
     /// What is known of a declared snapshot, as of a view of the present.
     pub fn find(&self, now: &Snapshot, wanted: &SnapshotRef) -> Result<SnapshotInfo> {
+        let (id, row) = self.find_row(now, wanted)?;
+        Ok(info(id, row, holders(now, id)?))
+    }
+
+    fn find_row(&self, now: &Snapshot, wanted: &SnapshotRef) -> Result<(u64, SnapshotRow)> {
         let id = match wanted {
             SnapshotRef::Id(id) => Some(id.0),
             SnapshotRef::Name(name) => {
@@ -154,7 +159,7 @@ impl Past {
             let deleted = id.map_or(Ok(None), |id| deletion(now, id))?;
             return Err(Error::SnapshotNotFound { snapshot: wanted.to_string(), deleted });
         };
-        Ok(info(id, row, holders(now, id)?))
+        Ok((id, row))
     }
 
     /// All declared snapshots, by id.
@@ -317,9 +322,9 @@ impl Past {
         cursor.load()?;
         let key = cursor.key().unwrap_or_default();
         let decoded = rows::decode_id(key).zip(cursor.loaded()?.and_then(Interval::decode));
-        let key = key.escape_ascii().to_string();
         decoded.ok_or_else(|| {
-            Error::corruption(self.store.path(), 0, format!("the history row {key:?} cannot be read"))
+            let reason = format!("the history row {:?} cannot be read", key.escape_ascii().to_string());
+            Error::corruption(self.store.path(), 0, reason)
         })
     }
 }

@@ -14,9 +14,9 @@ use std::ptr::{self, NonNull};
 
 use super::arena::Claim;
 use super::entry::{FIRST_TAG_BIT, Node, NodeRef, TAG_BITS};
-use super::pages::Pages;
 use crate::hint::prefetch;
 use crate::layer::HashedKey;
+use crate::pages::Pages;
 use crate::sync::atomic::{AtomicPtr, Ordering};
 
 /// The part of the budget that the buckets take. Small records (80 bytes) fill the rest with about one node

@@ -193,6 +193,17 @@ impl<'m> NodeRef<'m> {
         Some(at)
     }
 
+    /// The oldest version that is newer than `seq`.
+    #[inline]
+    pub fn version_after(self, seq: u64) -> Option<VersionRef<'m>> {
+        let mut at = self.newest().filter(|newest| newest.seq() > seq)?;
+        // Who stands just above what is not newer has no jump that is, so the last step is to a neighbour.
+        while let Some(next) = at.step_towards(seq).filter(|next| next.seq() > seq) {
+            at = next;
+        }
+        Some(at)
+    }
+
     /// Writes a further version and lets it join the list.
     pub fn add_version(self, claim: &mut Claim<'m>, seq: u64, value: Option<&[u8]>) {
         let value_bytes = value.unwrap_or_default();
@@ -384,6 +395,10 @@ mod tests {
                 steps += 1;
             }
             assert_eq!(at.seq(), seq);
+            assert_eq!(
+                node.version_after(seq).map(|next| next.seq()),
+                (seq + 1 < VERSIONS).then_some(seq + 1)
+            );
             assert!(steps <= 2 * VERSIONS.ilog2() + WALK_RANK, "{steps} steps to {seq}");
         }
     }

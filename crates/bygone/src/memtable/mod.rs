@@ -18,7 +18,6 @@ mod entry;
 mod measure;
 #[cfg(all(test, loom))]
 mod model;
-mod pages;
 #[cfg(all(test, not(loom)))]
 mod random_tests;
 mod reserve;
@@ -41,6 +40,8 @@ use crate::sync::{Arc, Mutex};
 
 pub(crate) struct Memtable {
     budget_bytes: usize,
+    /// What [`Memtable::memory_bytes`] is as long as nothing was inserted, nor read in order.
+    new_bytes: usize,
     directory: Directory,
     arena: Arc<Arena>,
     order: Mutex<Order>,
@@ -96,6 +97,7 @@ impl Memtable {
         let view = Arc::new(View::new(Vec::new(), arena.clone()));
         Memtable {
             budget_bytes,
+            new_bytes: arena.bytes(),
             directory,
             arena,
             order: Mutex::new(Order { view, covered_seq: None }),
@@ -153,6 +155,11 @@ impl Memtable {
     /// Looks up the newest version that is not newer than `seq`, and hands its value to `found`.
     #[inline]
     pub fn get(&self, key: &HashedKey<'_>, seq: u64, found: &mut dyn FnMut(&[u8])) -> Lookup {
+        // Where much is read and nothing written, a bucket would be fetched from memory for nothing. A record that
+        // this view sees was inserted, and the bytes for it counted, before the view's number was published.
+        if self.memory_bytes() == self.new_bytes {
+            return Lookup::Absent;
+        }
         let Some(version) = self.directory.find(key).and_then(|node| node.version_at(seq)) else {
             return Lookup::Absent;
         };
@@ -173,6 +180,11 @@ impl Memtable {
     /// The sequence number of the key's newest version that is not newer than `seq`.
     pub fn version_seq(&self, key: &HashedKey<'_>, seq: u64) -> Option<u64> {
         Some(self.directory.find(key)?.version_at(seq)?.seq())
+    }
+
+    /// The sequence number of the key's oldest version that is newer than `seq`.
+    pub fn next_seq(&self, key: &HashedKey<'_>, seq: u64) -> Option<u64> {
+        Some(self.directory.find(key)?.version_after(seq)?.seq())
     }
 
     /// A cursor, off the end, over a table as of `seq`. Every commit up to `seq` must be wholly inserted: the

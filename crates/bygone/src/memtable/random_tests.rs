@@ -196,6 +196,8 @@ fn versions_in_any_order_of_arrival_are_found() {
                 Some(Some(expected.min(400).to_le_bytes().to_vec())),
                 "seed {seed}"
             );
+            let next = Some(expected + 2).filter(|next| *next <= 400);
+            assert_eq!(memtable.next_seq(&hashed(1, b"k"), seq), next, "seed {seed}");
         }
     }
 }

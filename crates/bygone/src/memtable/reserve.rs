@@ -9,7 +9,7 @@
 
 use std::ptr::NonNull;
 
-use super::pages::{self, Pages};
+use crate::pages::{self, Pages};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
 pub(super) const ALIGNMENT_BYTES: usize = pages::ALIGNMENT_BYTES;
@@ -25,6 +25,8 @@ impl Reserve {
         let pages = Pages::new(bytes / ALIGNMENT_BYTES * ALIGNMENT_BYTES);
         if let Some(pages) = &pages {
             super::entry::assert_taggable(pages.start().addr().get() + pages.bytes());
+            // Also for who is not touched ahead: the first memtable of an open database.
+            pages.prefer_huge();
         }
         Reserve { pages, given_bytes: AtomicUsize::new(0) }
     }

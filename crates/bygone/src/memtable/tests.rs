@@ -37,6 +37,19 @@ pub(super) fn at(cursor: &mut MemtableCursor) -> Option<(Vec<u8>, Option<Vec<u8>
     Some((key, value))
 }
 
+#[test]
+fn what_comes_first_is_found_whoever_looked_or_sorted_before() {
+    let memtable = Memtable::new(1 << 20);
+    assert_eq!(get(&memtable, 9, 16, b"key"), None);
+    let before = memtable.cursor(16, 9);
+    put(&memtable, 10, 16, b"key", b"");
+    assert_eq!(get(&memtable, 10, 16, b"key"), Some(Some(Vec::new())));
+    assert_eq!(keys_forward(&mut memtable.cursor(16, 10)), [b"key"]);
+    drop(before);
+    assert_eq!(get(&memtable, 10, 16, b"key"), Some(Some(Vec::new())));
+    assert_eq!(get(&memtable, 9, 16, b"key"), None);
+}
+
 fn keys_forward(cursor: &mut MemtableCursor) -> Vec<Vec<u8>> {
     let mut keys = Vec::new();
     cursor.seek(b"").unwrap();

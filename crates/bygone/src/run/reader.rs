@@ -125,6 +125,31 @@ impl Run {
         })
     }
 
+    /// The sequence number of the oldest version of a key that is newer than `seq`, deletions included.
+    pub fn next_seq(&self, key: &HashedKey<'_>, seq: u64) -> Result<Option<u64>> {
+        if seq >= self.meta.max_seq || !self.filter.may_contain(key.hash) {
+            return Ok(None);
+        }
+        let (table, bytes) = (key.key.table, key.key.bytes);
+        let place = VersionPlace::AtMost(seq);
+        let Some(number) = self.index.search(table, bytes, place) else { return Ok(None) };
+        // Versions of a key are sorted newest first, so it is the record just before that place.
+        let version = |block: Block<'_>, before: usize| {
+            let record = block.record(before)?;
+            Some(block.is_key(&record, bytes).then_some(record.seq))
+        };
+        let found =
+            self.with_block(number, |block| match block.lower_bound(bytes, place)?.checked_sub(1) {
+                Some(before) => version(block, before).map(Some),
+                None => Some(None),
+            })?;
+        match found {
+            Some(found) => Ok(found),
+            None if self.index.table_blocks(table).start == number => Ok(None),
+            None => self.with_block(number - 1, |block| version(block, block.count().checked_sub(1)?)),
+        }
+    }
+
     /// A cursor over a table as of a sequence number. Uses the cache.
     pub fn cursor(self: &Arc<Self>, table: u32, seq: u64) -> RunCursor {
         RunCursor::new(self.clone(), table, seq)

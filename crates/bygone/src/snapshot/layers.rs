@@ -194,6 +194,20 @@ impl Layers {
         Ok(None)
     }
 
+    /// The number of the first commit behind `after`, and not behind `last`, that wrote a key, as far as that matters
+    /// to declared snapshots and in the window. `after` is not older than the base.
+    pub fn next_seq(&self, key: &HashedKey<'_>, after: u64, last: u64) -> Result<Option<u64>> {
+        let within = |seq: &u64| *seq <= last;
+        // The oldest layer first: each has only what is newer than all below it.
+        for run in self.runs.iter().rev().filter(|run| run.meta().min_seq <= last) {
+            if let Some(seq) = run.next_seq(key, after)?.filter(within) {
+                return Ok(Some(seq));
+            }
+        }
+        let memtables = self.memtables.iter().rev();
+        Ok(memtables.filter_map(|memtable| memtable.next_seq(key, after)).find(within))
+    }
+
     /// A cursor over one table as of `seq`, through all layers, and through `top` above them.
     pub fn cursor_under(&self, top: Option<Box<dyn LayerCursor>>, table: u32, seq: u64) -> MergeCursor {
         let mut cursors: Vec<_> = top.into_iter().chain(self.overlay(table, seq)).collect();

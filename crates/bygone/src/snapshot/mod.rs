@@ -19,6 +19,7 @@ pub(crate) mod rows;
 pub(crate) mod scans;
 mod since;
 mod table;
+mod unchanged;
 mod watch;
 
 use std::fmt;

@@ -45,7 +45,7 @@ const FIRST_SEGMENT_BYTES: u64 = 1 << 20;
 
 /// Records with a body up to this are assembled in one buffer and written with one call; of larger ones the
 /// payloads are written from where they are.
-const ASSEMBLED_BYTES_MAX: u64 = 512 << 10;
+const ASSEMBLED_BYTES_MAX: u64 = 64 << 10;
 
 /// What a log is made with.
 #[derive(Clone, Debug)]

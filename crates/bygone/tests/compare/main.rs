@@ -157,6 +157,54 @@ fn what_was_undone_before_the_next_merge_is_told() {
 }
 
 #[test]
+fn how_long_a_key_stays_is_told_within_what_is_read_together() {
+    let (_disk, db, table) = sim();
+    db.put(&table, "always", "0").unwrap();
+    db.put(&table, "often", "0").unwrap();
+    db.snapshot_now("before").unwrap();
+    db.merge().unwrap();
+    let mut seqs = Vec::new();
+    for round in 0..6u8 {
+        db.put(&table, "often", [round / 2]).unwrap();
+        if round == 3 {
+            db.delete(&table, "always").unwrap();
+            db.put(&table, "always", "0").unwrap();
+        }
+        let id = db.snapshot_now(None).unwrap();
+        seqs.push(db.as_of(id).unwrap().seq());
+        if round == 4 {
+            db.flush().unwrap();
+        }
+    }
+    // What a merge ends with is read in the base that it makes.
+    db.put(&table, "behind", "0").unwrap();
+    let view = |round: usize| db.as_of(db.snapshots().unwrap()[round + 1].id).unwrap();
+    for _ in 0..2 {
+        let (first, last) = (view(0), view(5));
+        let until = |key: &str| first.unchanged_until(&last, &table, key).unwrap().unwrap();
+        assert!((seqs[0]..seqs[1]).contains(&until("often")));
+        // The same again counts as a change.
+        assert!((seqs[2]..seqs[3]).contains(&until("always")));
+        assert_eq!(until("never"), seqs[5]);
+        assert_eq!(view(3).unchanged_until(&last, &table, "always").unwrap(), Some(seqs[5]));
+        assert_eq!(first.unchanged_until(&view(2), &table, "always").unwrap(), Some(seqs[2]));
+        assert_eq!(first.unchanged_until(&first, &table, "often").unwrap(), Some(seqs[0]));
+        assert_eq!(last.unchanged_until(&first, &table, "never").unwrap(), None);
+        db.merge().unwrap();
+    }
+    // Behind the merge all is in another place.
+    assert_eq!(view(0).unchanged_until(&db.snapshot(), &table, "never").unwrap(), None);
+    let (other_disk, other, _) = sim();
+    assert!(view(0).unchanged_until(&other.snapshot(), &table, "never").is_err());
+    drop((other, other_disk));
+    let then = db.snapshot();
+    db.drop_table("t").unwrap();
+    assert_eq!(then.unchanged_until(&db.snapshot(), &table, "never").unwrap(), None);
+    let again = db.table("t").unwrap();
+    assert_eq!(then.unchanged_until(&db.snapshot(), &again, "never").unwrap(), None);
+}
+
+#[test]
 fn wrong_arguments_are_typed_errors() {
     let (_disk, db, table) = sim();
     db.snapshot_now("a").unwrap();

@@ -93,6 +93,27 @@ impl Driver {
         assert!(found == expected, "key {:?} of {handle:?}", key.escape_ascii().to_string());
     }
 
+    /// Whatever is said to be unchanged is, as of every declared snapshot up to there; and it is said where the keys
+    /// of one snapshot are asked for.
+    pub fn how_long_a_key_stays(&mut self) {
+        let ((from, old), (last, _)) = (self.any_state(), self.any_state());
+        let index = self.any_handle();
+        let (table, handle) = &self.handles[index];
+        for _ in 0..8 {
+            let key = self.random.key();
+            let until = from.unchanged_until(&last, table, &key).unwrap();
+            let Some(until) = until.map(u64::from) else { continue };
+            assert!((u64::from(from.seq())..=u64::from(last.seq())).contains(&until));
+            let expected = value(rows(self.model.meaning(handle, &old)), &key);
+            for declared in &self.model.declared {
+                if (old.seq..=until).contains(&declared.state.seq) {
+                    let found = value(rows(self.model.meaning(handle, &declared.state)), &key);
+                    assert!(found == expected, "key {key:?} of {handle:?}: {} to {until}", old.seq);
+                }
+            }
+        }
+    }
+
     /// Exports a state and compares the copy in full; a copy of a snapshot also as of that, once it is past.
     pub fn export_a_state(&mut self) {
         let (copy, directory) = match &self.place {

@@ -78,6 +78,9 @@ fn look_ups_equal_the_model() {
             assert_eq!(get(run, table, &key, seq).unwrap(), expected, "{table} {key:?} as of {seq}");
             let newest = model.get(table, &key, u64::MAX).map(|(seq, _)| seq);
             assert_eq!(run.newest_seq(&HashedKey::new(table, &key, SEED)).unwrap(), newest);
+            let next = model.iter().filter(|version| (version.0, version.1) == (table, &key[..]));
+            let next = next.map(|version| version.2).filter(|version| *version > seq).min();
+            assert_eq!(run.next_seq(&HashedKey::new(table, &key, SEED), seq).unwrap(), next);
         }
     });
 }

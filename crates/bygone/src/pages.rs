@@ -3,8 +3,8 @@
 //! Owns: such a piece. Promises: memory at a multiple of [`ALIGNMENT_BYTES`], from the program's own allocator,
 //! that stays in place. May call: the allocator, and `madvise`.
 //!
-//! A memtable is hit all over: with pages of 4 KiB, most look-ups miss the processor's table of pages as well
-//! as its caches. Huge pages (2 MiB) end that, and take a quarter of the time at their first touch, and a tenth
+//! Memtables and cached pages are hit all over: with pages of 4 KiB, most look-ups miss the processor's table of
+//! pages as well as its caches. Huge pages (2 MiB) end that, and take a quarter of the time at their first touch, and a tenth
 //! when they are given back. Linux gives them to who asks; where it has none to give, or on other systems,
 //! ordinary pages come.
 
@@ -12,12 +12,12 @@ use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
 
 /// Enough for all that is put there.
-pub(super) const ALIGNMENT_BYTES: usize = 16;
+pub(crate) const ALIGNMENT_BYTES: usize = 16;
 /// No system has smaller pages.
 const PAGE_BYTES: usize = 4096;
-const HUGE_PAGE_BYTES: usize = 2 << 20;
+pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-pub(super) struct Pages {
+pub(crate) struct Pages {
     memory: NonNull<u8>,
     layout: Layout,
 }
