@@ -498,10 +498,6 @@ impl MainFile {
     /// Forgets what was not committed.
     fn end_write(&mut self) {
         self.write = None;
-        self.leave_ready();
-    }
-
-    pub(crate) fn leave_ready(&mut self) {
         let this: *mut MainFile = self;
         locked(&self.directory.ready).retain(|other| other.file != this);
     }
