@@ -399,14 +399,7 @@ pub(crate) fn values(record: &[u8], count: usize) -> Option<Vec<Value>> {
     let mut out = Vec::new();
     while out.len() < count && at < header {
         let kind = varint(record, &mut at)?;
-        let bytes = match kind {
-            0 | 8 | 9 => 0,
-            1..=4 => kind as usize,
-            5 => 6,
-            6 | 7 => 8,
-            10 | 11 => return None,
-            kind => usize::try_from((kind - 12) / 2).ok()?,
-        };
+        let bytes = value_bytes(kind)?;
         let content = record.get(body..body.checked_add(bytes)?)?;
         body += bytes;
         out.push(match kind {
@@ -420,6 +413,18 @@ pub(crate) fn values(record: &[u8], count: usize) -> Option<Vec<Value>> {
         });
     }
     Some(out)
+}
+
+/// How long a value of this kind is in a record; `None` if there is no such kind.
+pub(crate) fn value_bytes(kind: u64) -> Option<usize> {
+    match kind {
+        0 | 8 | 9 => Some(0),
+        1..=4 => Some(kind as usize),
+        5 => Some(6),
+        6 | 7 => Some(8),
+        10 | 11 => None,
+        kind => usize::try_from((kind - 12) / 2).ok(),
+    }
 }
 
 /// A number of up to 8 bytes, with its sign.

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use crate::btree::{
     INDEX_INTERIOR, INDEX_LEAF, PENDING_BYTE, Pages, Stored, TABLE_INTERIOR, TABLE_LEAF, Value, local_bytes,
-    values, varint,
+    value_bytes, values, varint,
 };
 use crate::failure::{Failure, Result};
 use crate::ffi::{SQLITE_CORRUPT, SQLITE_FULL};
@@ -479,17 +479,6 @@ fn kinds(record: &[u8]) -> Option<(Vec<u64>, usize)> {
     Some((kinds, header))
 }
 
-/// How long a value of this kind is.
-fn value_bytes(kind: u64) -> usize {
-    match kind {
-        0 | 8 | 9 => 0,
-        1..=4 => kind as usize,
-        5 => 6,
-        6 | 7 => 8,
-        kind => usize::try_from(kind.saturating_sub(12) / 2).unwrap_or(usize::MAX),
-    }
-}
-
 /// The first page of the tree that a row of the schema is of, if it is of one.
 fn root_of(record: &[u8]) -> Result<Option<u32>> {
     let values = values(record, ROOT_COLUMN + 1);
@@ -506,9 +495,11 @@ fn root_of(record: &[u8]) -> Result<Option<u32>> {
 fn with_root(record: &[u8], root: u32) -> Result<Vec<u8>> {
     let changed = || {
         let (mut kinds, body) = kinds(record)?;
-        let bytes_before =
-            kinds.get(..ROOT_COLUMN)?.iter().fold(body, |sum, kind| sum.saturating_add(value_bytes(*kind)));
-        let behind = bytes_before.checked_add(value_bytes(*kinds.get(ROOT_COLUMN)?))?;
+        let bytes_before = kinds
+            .get(..ROOT_COLUMN)?
+            .iter()
+            .try_fold(body, |sum, kind| sum.checked_add(value_bytes(*kind)?))?;
+        let behind = bytes_before.checked_add(value_bytes(*kinds.get(ROOT_COLUMN)?)?)?;
         // As long as any number of a page: 6 bytes.
         kinds[ROOT_COLUMN] = 5;
         let mut list = Vec::new();

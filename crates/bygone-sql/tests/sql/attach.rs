@@ -5,7 +5,7 @@
 use bygone_sql::Sql;
 use rusqlite::ErrorCode;
 
-use crate::support::{Place, check, failure, number, run, text};
+use crate::support::{Place, check, failure, number, reserved, run, text};
 
 #[test]
 fn a_commit_over_several_databases_of_a_directory_is_one() {
@@ -44,9 +44,7 @@ fn a_new_attached_database_reserves_the_end_of_its_pages() {
     let place = Place::new();
     let connection = place.sql();
     run(&connection, &format!("ATTACH '{}' AS b; CREATE TABLE b.t(a)", place.uri("&db=b")));
-    let table = place.db.table("sql/b").unwrap();
-    let reserved = place.db.snapshot().get_with(&table, [0; 4], |record| record[17 + 20]).unwrap();
-    assert_eq!(reserved, Some(32));
+    assert_eq!(reserved(&place.db, "sql/b"), Some(32));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use bygone_sql::Sql;
 
-use crate::support::{Place, check, number, run};
+use crate::support::{Place, check, number, reserve, reserved, run};
 
 const TABLE: &str = "sql/main";
 
@@ -72,21 +72,9 @@ fn a_full_page_takes_one_page_of_the_engine() {
 fn what_others_reserve_stays() {
     let place = Place::new();
     let connection = place.sql();
-    let mut bytes = 100;
-    // SAFETY: the connection is open, and the control reads and writes one number.
-    let code = unsafe {
-        rusqlite::ffi::sqlite3_file_control(
-            connection.handle(),
-            c"main".as_ptr(),
-            rusqlite::ffi::SQLITE_FCNTL_RESERVE_BYTES,
-            (&raw mut bytes).cast(),
-        )
-    };
-    assert_eq!(code, 0);
+    reserve(&connection, 100);
     run(&connection, "CREATE TABLE t(a)");
-    let table = place.db.table(TABLE).unwrap();
-    let reserved = place.db.snapshot().get_with(&table, [0; 4], |record| record[17 + 20]).unwrap();
-    assert_eq!(reserved, Some(100));
+    assert_eq!(reserved(&place.db, TABLE), Some(100));
 }
 
 #[test]

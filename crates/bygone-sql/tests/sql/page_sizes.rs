@@ -9,7 +9,9 @@ use bygone::io::SimDisk;
 use bygone_sql::Sql;
 use rusqlite::{Connection, params};
 
-use crate::support::{Place, Random, check, number, rows, run, small_options, text};
+use crate::support::{Place, Random, check, number, reserve, reserved, rows, run, small_options, text};
+
+const TABLE: &str = "sql/main";
 
 const SIZES: [i64; 8] = [512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536];
 
@@ -129,9 +131,7 @@ fn it_is_one_commit_and_readers_read_on() {
     assert_eq!(number(&reader, "PRAGMA page_size"), 16_384);
     assert_eq!(rows(&reader, "SELECT * FROM t"), before);
     // The bytes that the engine wants of a page of this size, and no others, are reserved.
-    let table = place.db.table("sql/main").unwrap();
-    let record = place.db.snapshot().get(&table, [0; 4]).unwrap().unwrap();
-    assert_eq!(record[17 + 20], 128);
+    assert_eq!(reserved(&place.db, TABLE), Some(128));
     // Present and past in one query, with pages of two sizes; and what differs between them.
     run(&connection, "UPDATE t SET b = 'y' WHERE a = 2");
     run(&connection, &format!("ATTACH '{}' AS past", place.uri("&as_of=before")));
@@ -157,24 +157,12 @@ fn it_is_one_commit_and_readers_read_on() {
 fn what_others_reserve_stays_as_far_as_it_fits() {
     let place = Place::new();
     let connection = place.sql();
-    let mut bytes = 100;
-    // SAFETY: the connection is open, and the control reads and writes one number.
-    let code = unsafe {
-        rusqlite::ffi::sqlite3_file_control(
-            connection.handle(),
-            c"main".as_ptr(),
-            rusqlite::ffi::SQLITE_FCNTL_RESERVE_BYTES,
-            std::ptr::from_mut(&mut bytes).cast(),
-        )
-    };
-    assert_eq!(code, 0);
+    reserve(&connection, 100);
     fill(&connection, &mut Random(9));
     let expected = all(&connection);
-    let table = place.db.table("sql/main").unwrap();
-    for (page_bytes, reserved) in [(8192, 100), (512, 32), (1024, 52)] {
+    for (page_bytes, expected_bytes) in [(8192, 100), (512, 32), (1024, 52)] {
         run(&connection, &format!("PRAGMA page_size = {page_bytes}; VACUUM"));
-        let record = place.db.snapshot().get(&table, [0; 4]).unwrap().unwrap();
-        assert_eq!(record[17 + 20], reserved, "pages of {page_bytes}");
+        assert_eq!(reserved(&place.db, TABLE), Some(expected_bytes), "pages of {page_bytes}");
         assert_eq!(all(&connection), expected);
         check(&connection);
     }

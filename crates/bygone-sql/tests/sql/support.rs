@@ -2,6 +2,7 @@
 //!
 //! Owns: databases that go when they are dropped, and short ways to ask. May call: the public API.
 
+use std::ffi::c_int;
 use std::path::PathBuf;
 
 use bygone::{Db, Options};
@@ -44,6 +45,26 @@ impl Place {
 /// Those of a database so small that it soon flushes and merges, without threads of its own.
 pub fn small_options() -> Options {
     Options::new().background(false).memtable_bytes(64 << 10).log_segment_bytes(64 << 10).cache_bytes(1 << 20)
+}
+
+/// Asks SQLite to leave so many bytes at the end of each page of the main database.
+pub fn reserve(connection: &Connection, mut bytes: c_int) {
+    // SAFETY: the connection is open, and the control reads and writes one number.
+    let code = unsafe {
+        rusqlite::ffi::sqlite3_file_control(
+            connection.handle(),
+            c"main".as_ptr(),
+            rusqlite::ffi::SQLITE_FCNTL_RESERVE_BYTES,
+            (&raw mut bytes).cast(),
+        )
+    };
+    assert_eq!(code, 0);
+}
+
+/// How many bytes are reserved in the SQL database in a table, by the header in its record 0.
+pub fn reserved(db: &Db, table: &str) -> Option<u8> {
+    let table = db.table(table).unwrap();
+    db.snapshot().get_with(&table, [0; 4], |record| record[17 + 20]).unwrap()
 }
 
 /// The number that a query gives.
