@@ -3,7 +3,6 @@
 //! Owns: the difference between commands that may make a database, those that write, and those that only read.
 //! Promises: reading never creates a database, and works beside a process that writes. May call: `failure`.
 
-use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
@@ -73,11 +72,5 @@ pub fn or_create_or_beside(path: &Path) -> Result<(Db, Option<String>)> {
 
 /// Whether who may not write may read all the same.
 fn may_be_read(error: &Error) -> bool {
-    match error {
-        Error::Locked { .. } => true,
-        Error::Io { source, .. } => {
-            matches!(source.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)
-        }
-        _ => false,
-    }
+    matches!(error, Error::Locked { .. }) || error.forbids_writing()
 }

@@ -5,7 +5,6 @@
 //! share, and whoever opens it again waits until it is. May call: `failure`.
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -217,22 +216,18 @@ pub fn open(path: &Path, opening: &Opening) -> Result<Handle> {
             Err(Failure::new(SQLITE_BUSY, text))
         }
         // Where nobody may write, it is opened for reading, as SQLite does with files.
-        Err(Error::Io { source, path: at, operation }) if !opening.read_only && is_refusal(&source) => {
+        Err(error) if !opening.read_only && error.forbids_writing() => {
             if let Some(directory) = find(true) {
                 return Ok(Handle::new(directory));
             }
             let opening = Opening { read_only: true, ..opening.clone() };
             match opening.options().open(path) {
                 Ok(db) => Ok(push(&mut open, db, true)),
-                Err(_) => Err(Error::Io { source, path: at, operation }.into()),
+                Err(_) => Err(error.into()),
             }
         }
         Err(error) => Err(error.into()),
     }
-}
-
-fn is_refusal(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)
 }
 
 /// The directory of a database that the application has opened itself.

@@ -161,6 +161,12 @@ pub struct SnapshotDeletion {
 }
 
 impl Error {
+    /// Whether this is the system's word that this process may not write here: who only reads may be let in.
+    pub fn forbids_writing(&self) -> bool {
+        use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+        matches!(self, Error::Io { source, .. } if matches!(source.kind(), PermissionDenied | ReadOnlyFilesystem))
+    }
+
     pub(crate) fn corruption(path: &Path, offset: u64, reason: impl Into<String>) -> Self {
         Error::Corruption { path: path.to_owned(), offset, reason: reason.into() }
     }

@@ -104,12 +104,14 @@ impl Engine {
     pub fn open_beside(disk: Arc<dyn Disk>, path: &Path, options: Options) -> Result<Arc<Engine>> {
         let (lease, lock): (_, Box<dyn Send + Sync>) = match Lease::take(&disk, path) {
             Ok(lease) => (Some(Arc::new(lease)), Box::new(())),
-            Err(refused) if is_forbidden(&refused) => match take_lock(&*disk, &path.join(LOCK_FILE), false) {
-                Ok(lock) => (None, lock),
-                // Only with a lease could both be inside.
-                Err(Error::Locked { .. }) => return Err(refused),
-                Err(error) => return Err(error),
-            },
+            Err(refused) if refused.forbids_writing() => {
+                match take_lock(&*disk, &path.join(LOCK_FILE), false) {
+                    Ok(lock) => (None, lock),
+                    // Only with a lease could both be inside.
+                    Err(Error::Locked { .. }) => return Err(refused),
+                    Err(error) => return Err(error),
+                }
+            }
             Err(error) => return Err(error),
         };
         let cache = Cache::new(options.cache_bytes);
@@ -178,12 +180,6 @@ impl Engine {
         }
         held
     }
-}
-
-/// Whether a lease cannot be begun because this process may not write in the directory.
-fn is_forbidden(error: &Error) -> bool {
-    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
-    matches!(error, Error::Io { source, .. } if matches!(source.kind(), PermissionDenied | ReadOnlyFilesystem))
 }
 
 /// Leases the newest base and opens all that belongs to it.
