@@ -29,6 +29,10 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 #![deny(missing_docs)]
 
+// What the tests of the public face share with those in here names it so.
+#[cfg(test)]
+extern crate self as bygone;
+
 mod archive;
 mod base;
 mod cache;
@@ -49,6 +53,9 @@ pub mod limits;
 mod memtable;
 mod mutation;
 mod pages;
+#[cfg(test)]
+#[path = "../tests/support/random.rs"]
+mod random;
 mod registry;
 mod run;
 mod signal;

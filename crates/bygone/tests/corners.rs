@@ -1,12 +1,14 @@
 //! Corners of the engine that were wrong once, one a test.
 
-use std::path::Path;
+mod support;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use bygone::io::{Disk, DiskFile, LockOutcome, OpenMode, SimDisk};
+use bygone::io::SimDisk;
 use bygone::{Db, Durability, Error, Options};
+use support::hooked::{Call, Hooked};
 
 fn options() -> Options {
     Options::new()
@@ -265,47 +267,20 @@ fn opening_with_a_damaged_superblock_removes_nothing() {
     assert_eq!(refused, 1, "only the newest superblock is needed");
 }
 
-/// A disk on which somebody else gets the lock first, makes the database and is gone again.
-#[derive(Debug)]
-struct Raced {
-    disk: SimDisk,
-    raced: AtomicBool,
-}
-
-impl Disk for Raced {
-    fn lock(&self, path: &Path, exclusive: bool) -> std::io::Result<LockOutcome> {
-        if !self.raced.swap(true, Ordering::Relaxed) {
-            let db = options().open_on(Arc::new(self.disk.clone()), "db").unwrap();
-            db.put(&db.table("t").unwrap(), "k", "v").unwrap();
-        }
-        self.disk.lock(path, exclusive)
-    }
-    fn open(&self, path: &Path, mode: OpenMode) -> std::io::Result<Arc<dyn DiskFile>> {
-        self.disk.open(path, mode)
-    }
-    fn create_dir_all(&self, path: &Path) -> std::io::Result<()> {
-        self.disk.create_dir_all(path)
-    }
-    fn list(&self, dir: &Path) -> std::io::Result<Vec<String>> {
-        self.disk.list(dir)
-    }
-    fn exists(&self, path: &Path) -> std::io::Result<bool> {
-        self.disk.exists(path)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> std::io::Result<()> {
-        self.disk.rename(from, to)
-    }
-    fn remove(&self, path: &Path) -> std::io::Result<()> {
-        self.disk.remove(path)
-    }
-    fn sync_dir(&self, dir: &Path) -> std::io::Result<()> {
-        self.disk.sync_dir(dir)
-    }
-}
-
 #[test]
 fn of_two_that_make_a_database_at_once_the_later_opens_what_the_first_made() {
-    let disk = Raced { disk: SimDisk::new(), raced: AtomicBool::new(false) };
+    let disk = SimDisk::new();
+    let raced = AtomicBool::new(false);
+    // Somebody else gets the lock first, makes the database and is gone again.
+    let place = disk.clone();
+    let disk = Hooked::new(&disk, move |call| {
+        if let Call::Lock = call
+            && !raced.swap(true, Ordering::Relaxed)
+        {
+            let db = options().open_on(Arc::new(place.clone()), "db").unwrap();
+            db.put(&db.table("t").unwrap(), "k", "v").unwrap();
+        }
+    });
     let db = options().open_on(Arc::new(disk), "db").unwrap();
     assert_eq!(db.get(&table_of(&db), "k").unwrap().unwrap(), b"v");
 }

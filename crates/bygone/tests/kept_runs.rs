@@ -2,11 +2,14 @@
 //!
 //! Owns: nothing. Promises: what is kept is what was merged, wherever it goes and whatever fails on the way.
 
+mod support;
+
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use bygone::io::{Disk, DiskFile, LockOutcome, OpenMode, SimDisk};
+use bygone::io::{Disk, SimDisk};
 use bygone::{Db, Options, SnapshotId};
+use support::hooked::{Call, Hooked};
 
 const KEYS: u64 = 60;
 const COMMITS: u64 = 40;
@@ -152,65 +155,26 @@ fn a_cut_at_any_operation_of_the_merge_leaves_every_state() {
     assert!(cut > 8, "the merge has more operations than {cut}");
 }
 
-/// A disk that tells which history runs were opened, and may know only one name for each file.
-#[derive(Clone, Debug)]
-struct Watched {
-    disk: SimDisk,
-    links: bool,
-    opened: Arc<Mutex<Vec<String>>>,
+/// The history runs that were opened since the last time.
+type Opened = Arc<Mutex<Vec<String>>>;
+
+fn taken(opened: &Opened) -> Vec<String> {
+    std::mem::take(&mut *opened.lock().unwrap())
 }
 
-impl Watched {
-    fn new(disk: &SimDisk, links: bool) -> Watched {
-        Watched { disk: disk.clone(), links, opened: Arc::default() }
-    }
-
-    /// Since the last time.
-    fn opened(&self) -> Vec<String> {
-        std::mem::take(&mut *self.opened.lock().unwrap())
-    }
-}
-
-impl Disk for Watched {
-    fn open(&self, path: &Path, mode: OpenMode) -> std::io::Result<Arc<dyn DiskFile>> {
-        if path.parent().is_some_and(|directory| directory.ends_with("history")) {
+/// A disk that tells which history runs are opened.
+fn watched(disk: &SimDisk) -> (Hooked, Opened) {
+    let opened = Opened::default();
+    let names = opened.clone();
+    let disk = Hooked::new(disk, move |call| {
+        if let Call::Open(path) = call
+            && path.parent().is_some_and(|directory| directory.ends_with("history"))
+        {
             let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-            self.opened.lock().unwrap().push(name);
+            names.lock().unwrap().push(name);
         }
-        self.disk.open(path, mode)
-    }
-
-    fn create_dir_all(&self, path: &Path) -> std::io::Result<()> {
-        self.disk.create_dir_all(path)
-    }
-
-    fn list(&self, dir: &Path) -> std::io::Result<Vec<String>> {
-        self.disk.list(dir)
-    }
-
-    fn exists(&self, path: &Path) -> std::io::Result<bool> {
-        self.disk.exists(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> std::io::Result<()> {
-        self.disk.rename(from, to)
-    }
-
-    fn link(&self, from: &Path, to: &Path) -> std::io::Result<bool> {
-        if self.links { self.disk.link(from, to) } else { Ok(false) }
-    }
-
-    fn remove(&self, path: &Path) -> std::io::Result<()> {
-        self.disk.remove(path)
-    }
-
-    fn sync_dir(&self, dir: &Path) -> std::io::Result<()> {
-        self.disk.sync_dir(dir)
-    }
-
-    fn lock(&self, path: &Path, exclusive: bool) -> std::io::Result<LockOutcome> {
-        self.disk.lock(path, exclusive)
-    }
+    });
+    (disk, opened)
 }
 
 #[test]
@@ -225,13 +189,13 @@ fn a_state_opens_the_runs_up_to_it_and_each_once() {
     let runs = run_files(&disk, "history");
     assert_eq!(runs.len(), 4);
     drop(db);
-    let disk = Watched::new(&disk, true);
+    let (disk, opened) = watched(&disk);
     let db = open(&disk);
     let table = db.open_table("t").unwrap();
     let read = |number: u64| {
         let past = db.as_of(SnapshotId::from(number)).unwrap();
         assert_eq!(past.get(&table, 0u64.to_be_bytes()).unwrap().unwrap()[..], value(0, number).unwrap());
-        disk.opened()
+        taken(&opened)
     };
     assert_eq!(read(35), [&runs[1][..], &runs[0]], "the newest first");
     assert!(read(25).is_empty());
@@ -243,7 +207,7 @@ fn a_state_opens_the_runs_up_to_it_and_each_once() {
 #[test]
 fn where_files_have_one_name_it_is_written() {
     let disk = SimDisk::new();
-    let db = open(&Watched::new(&disk, false));
+    let db = open(&watched(&disk).0.without_links());
     commit(&db, 1..=COMMITS);
     db.flush().unwrap();
     let merged = run_files(&disk, "runs");
@@ -258,14 +222,15 @@ fn where_files_have_one_name_it_is_written() {
 fn archived_runs_are_moved_without_being_copied_if_they_can_be() {
     for links in [true, false] {
         let disk = SimDisk::new();
-        let place = Watched::new(&disk, links);
+        let (place, opened) = watched(&disk);
+        let place = if links { place } else { place.without_links() };
         let db = options().history_dir("past").open_on(place.shared(), "db").unwrap();
         commit(&db, 1..=COMMITS);
         db.merge().unwrap();
         assert_eq!(run_files(&disk, "history").len(), 1);
-        place.opened();
+        taken(&opened);
         db.archive().unwrap();
-        assert_eq!(place.opened().is_empty(), links, "who copies it opens it");
+        assert_eq!(taken(&opened).is_empty(), links, "who copies it opens it");
         assert!(run_files(&disk, "history").is_empty());
         check(&db, COMMITS);
         drop(db);

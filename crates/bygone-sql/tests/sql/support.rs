@@ -10,6 +10,11 @@ use bygone_sql::Sql;
 use rusqlite::{Connection, ErrorCode};
 use tempfile::TempDir;
 
+#[path = "../../../bygone/tests/support/random.rs"]
+mod random;
+
+pub use random::Random;
+
 /// A database in a directory of its own.
 pub struct Place {
     pub db: Db,
@@ -107,21 +112,4 @@ pub fn failure(connection: &Connection, sql: &str) -> (ErrorCode, i32, String) {
 /// Whether SQLite finds the whole database sound.
 pub fn check(connection: &Connection) {
     assert_eq!(rows(connection, "PRAGMA integrity_check"), ["Text([111, 107])"]);
-}
-
-/// SplitMix64 (Steele, Lea, Flood, 2014).
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
 }

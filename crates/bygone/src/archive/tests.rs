@@ -7,28 +7,12 @@ use std::sync::Arc;
 
 use super::*;
 use crate::io::SimDisk;
+use crate::random::Random;
 
 const DIRECTORY: &str = "past/db";
 
 /// The seed of each page's content, by id.
 type Model = BTreeMap<PageId, u64>;
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-}
 
 /// A page of which more or less can be compressed.
 fn page(seed: u64) -> Page {

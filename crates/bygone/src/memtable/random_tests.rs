@@ -6,36 +6,20 @@ use std::ops::Bound;
 use super::tests::{at, get, hashed, put};
 use super::*;
 use crate::layer::{Key, LayerCursor, Versions};
+use crate::random::Random;
 
-/// Splitmix64.
-pub(super) struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    /// Keys that are alike in awkward ways: shared prefixes, trailing zeros, all lengths.
-    pub fn key(&mut self) -> Vec<u8> {
-        let letters: &[u8] = &[0, 0, 1, b'a', b'b', 0xff];
-        let length = [0, 1, 2, 3, 7, 8, 9, 12, 16, 17][self.below(10) as usize];
-        let mut key = vec![letters[self.below(6) as usize]; length];
-        for _ in 0..2 {
-            if !key.is_empty() {
-                let place = self.below(key.len() as u64) as usize;
-                key[place] = letters[self.below(6) as usize];
-            }
+/// Keys that are alike in awkward ways: shared prefixes, trailing zeros, all lengths.
+fn random_key(random: &mut Random) -> Vec<u8> {
+    let letters: &[u8] = &[0, 0, 1, b'a', b'b', 0xff];
+    let length = [0, 1, 2, 3, 7, 8, 9, 12, 16, 17][random.below(10) as usize];
+    let mut key = vec![letters[random.below(6) as usize]; length];
+    for _ in 0..2 {
+        if !key.is_empty() {
+            let place = random.below(key.len() as u64) as usize;
+            key[place] = letters[random.below(6) as usize];
         }
-        key
     }
+    key
 }
 
 type TableKey = (u32, Vec<u8>);
@@ -93,7 +77,7 @@ fn random_operations_match_the_model() {
             let mut batch = BTreeMap::new();
             for _ in 0..=random.below(4) {
                 let value = vec![seq as u8; random.below(20) as usize];
-                let key = (tables[random.below(4) as usize], random.key());
+                let key = (tables[random.below(4) as usize], random_key(&mut random));
                 batch.insert(key, (random.below(5) != 0).then_some(value));
             }
             memtable.insert_batch(
@@ -120,7 +104,8 @@ fn check_reads(
     seed: u64,
 ) {
     for _ in 0..20 {
-        let (table, key, seq) = (tables[random.below(4) as usize], random.key(), random.below(newest + 1));
+        let (table, key, seq) =
+            (tables[random.below(4) as usize], random_key(random), random.below(newest + 1));
         assert_eq!(
             get(memtable, seq, table, &key),
             model.get(seq, table, &key),
@@ -131,7 +116,7 @@ fn check_reads(
     let mut cursor = memtable.cursor(table, seq);
     let mut expected: Option<(Vec<u8>, Option<Vec<u8>>)> = None;
     for step in 0..60 {
-        let key = random.key();
+        let key = random_key(random);
         match random.below(10) {
             0 => {
                 cursor.seek(&key).unwrap();

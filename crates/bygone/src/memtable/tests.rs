@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::random_tests::Random;
 use super::*;
 use crate::layer::{Key, LayerCursor, Versions};
+use crate::random::Random;
 
 const SEED: u64 = 7;
 

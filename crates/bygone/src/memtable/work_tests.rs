@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::random_tests::Random;
 use super::tests::{get, hashed, put};
 use super::*;
 use crate::layer::LayerCursor;
+use crate::random::Random;
 
 fn work(memtable: &Memtable) -> Work {
     *memtable.sorting.lock().unwrap()

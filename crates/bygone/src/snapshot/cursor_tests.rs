@@ -6,6 +6,7 @@ use std::ops::Bound;
 use super::cursor::MergeCursor;
 use crate::error::Result;
 use crate::layer::LayerCursor;
+use crate::random::Random;
 
 type Layer = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
@@ -55,33 +56,20 @@ impl LayerCursor for MapCursor {
     }
 }
 
-struct Random(u64);
-
-impl Random {
-    /// SplitMix64.
-    fn next(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % end
-    }
-
-    /// Short keys, some of which are others' beginnings or have a zero byte behind.
-    fn key(&mut self) -> Vec<u8> {
-        let length = self.next(4) as usize;
-        (0..length).map(|_| [0, 1, 255][self.next(3) as usize]).collect()
-    }
+/// Short keys, some of which are others' beginnings or have a zero byte behind.
+fn key(random: &mut Random) -> Vec<u8> {
+    let length = random.below(4) as usize;
+    (0..length).map(|_| [0, 1, 255][random.below(3) as usize]).collect()
 }
 
 #[test]
 fn it_goes_where_a_plain_map_goes() {
     for seed in 0..2000 {
         let mut random = Random(seed);
-        let layers: Vec<Layer> = (0..1 + random.next(4))
+        let layers: Vec<Layer> = (0..1 + random.below(4))
             .map(|layer| {
-                (0..random.next(12))
-                    .map(|_| (random.key(), (random.next(3) > 0).then(|| vec![layer as u8])))
+                (0..random.below(12))
+                    .map(|_| (key(&mut random), (random.below(3) > 0).then(|| vec![layer as u8])))
                     .collect()
             })
             .collect();
@@ -92,8 +80,8 @@ fn it_goes_where_a_plain_map_goes() {
         let mut cursor = MergeCursor::new(sources.collect());
         let mut expected = MapCursor { layer: model, key: None };
         for step in 0..40 {
-            let key = random.key();
-            match random.next(10) {
+            let key = key(&mut random);
+            match random.below(10) {
                 0 => (cursor.seek(&key).unwrap(), expected.seek(&key).unwrap()),
                 1 => (cursor.seek_before(Some(&key)).unwrap(), expected.seek_before(Some(&key)).unwrap()),
                 2 => (cursor.seek_before(None).unwrap(), expected.seek_before(None).unwrap()),

@@ -1,13 +1,15 @@
 //! Random choices that a seed repeats.
 //!
-//! Owns: the generator, and what random keys, values and bounds look like. Promises: the same seed makes the
+//! Owns: what random keys, values and bounds look like. Promises: the same seed makes the
 //! same choices on every machine. May call: nothing.
 
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// SplitMix64 (Steele, Lea, Flood 2014).
-pub struct Random(u64);
+#[path = "../support/random.rs"]
+mod numbers;
+
+pub struct Random(numbers::Random);
 
 pub type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
@@ -17,15 +19,11 @@ const KEYS: u64 = 120;
 
 impl Random {
     pub fn new(seed: u64) -> Random {
-        Random(seed)
+        Random(numbers::Random(seed))
     }
 
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next()
     }
 
     /// A number below `end`.

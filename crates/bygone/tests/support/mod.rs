@@ -6,6 +6,8 @@
 // Each test file is a crate of its own and uses a part of this.
 #![allow(dead_code)]
 
+pub mod hooked;
+mod random;
 pub mod workload;
 
 use std::collections::BTreeMap;
@@ -17,30 +19,13 @@ use std::time::Duration;
 
 use bygone::io::SimDisk;
 use bygone::{Db, Durability, Error, Options, Result, Seq, Snapshot};
+pub use random::Random;
 
 /// Where the simulated databases live.
 pub const PATH: &str = "db";
 
 /// Where the history directory of those is that have one.
 pub const HISTORY: &str = "elsewhere/past";
-
-/// SplitMix64 (Steele, Lea, Flood, 2014).
-#[derive(Clone)]
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-}
 
 /// The records of one table.
 pub type Records = BTreeMap<Vec<u8>, Arc<[u8]>>;

@@ -24,6 +24,7 @@ use crate::cache::Cache;
 use crate::error::Result;
 use crate::io::Disk;
 use crate::layer::{LayerCursor, Lookup};
+use crate::random::Random;
 use disk::MemoryDisk;
 
 const PATH: &str = "base.pages";
@@ -55,23 +56,6 @@ impl Updates for MapUpdates {
     fn advance(&mut self) -> Result<()> {
         self.next += 1;
         Ok(())
-    }
-}
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
     }
 }
 

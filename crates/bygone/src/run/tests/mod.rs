@@ -16,6 +16,7 @@ use crate::cache::Cache;
 use crate::error::Result;
 use crate::io::{Disk, DiskFile, LockOutcome, OpenMode};
 use crate::layer::{HashedKey, Key, LayerCursor, Lookup, Versions};
+use crate::random::Random;
 
 const SEED: u64 = 0x5eed;
 
@@ -127,32 +128,6 @@ impl DiskFile for MemoryFile {
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.contents.lock().unwrap().resize(len as usize, 0);
         Ok(())
-    }
-}
-
-/// Splitmix64: numbers that a seed decides.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
-    fn bytes(&mut self, len: usize) -> Vec<u8> {
-        let mut out = Vec::with_capacity(len + 8);
-        while out.len() < len {
-            out.extend_from_slice(&self.next().to_le_bytes());
-        }
-        out.truncate(len);
-        out
     }
 }
 

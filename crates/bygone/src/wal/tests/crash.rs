@@ -1,6 +1,7 @@
 //! Histories on the simulated disk that are cut off at every operation, against a plain model.
 
 use super::*;
+use crate::random::Random;
 
 /// What must hold of the log.
 #[derive(Clone)]
@@ -12,15 +13,6 @@ struct Model {
     /// What the superblock says.
     floor: u64,
     flushed_end: u64,
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit
-    }
 }
 
 impl Model {
