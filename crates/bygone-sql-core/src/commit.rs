@@ -8,7 +8,6 @@
 //! pages, then through the second on each. So at the first second phase everything is known, and is committed; the
 //! others find that it was done.
 
-use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 use bygone::{Durability, Table, Transaction};
@@ -18,6 +17,7 @@ use crate::directory::{Ready, locked};
 use crate::failure::{Failure, Result};
 use crate::ffi::*;
 use crate::file::MainFile;
+use crate::frames::Frames;
 use crate::pages::{HEADER_BYTES, Shape, copy_part, is_page_size, key, trimmed};
 use crate::repage::repaged;
 use crate::session::Session;
@@ -118,7 +118,7 @@ struct Left {
 struct Written<'w> {
     transaction: &'w Transaction,
     table: &'w Table,
-    pages: &'w HashMap<u32, Vec<u8>>,
+    pages: &'w Frames,
     kept_pages: u32,
 }
 
@@ -129,7 +129,7 @@ impl Stored for Written<'_> {
 
     fn copy(&self, page: u32, out: &mut [u8]) -> Result<()> {
         out.fill(0);
-        match self.pages.get(&page) {
+        match self.pages.get(page) {
             Some(written) => copy_part(written, 0, out),
             None if page <= self.kept_pages => {
                 self.transaction.get_with(self.table, key(page), |stored| copy_part(stored, 0, out))?;
@@ -153,7 +153,7 @@ fn repage(transaction: &Transaction, file: &mut MainFile, state: u64) -> Result<
         return Ok(false);
     }
     let mut shape = Shape { state, ..write.shape };
-    if let Some(first) = write.pages.get(&1) {
+    if let Some(first) = write.pages.get(1) {
         copy_part(first, 0, &mut shape.header);
     }
     let written = Written { transaction, table, pages: &write.pages, kept_pages: write.kept_pages };
@@ -162,7 +162,9 @@ fn repage(transaction: &Transaction, file: &mut MainFile, state: u64) -> Result<
     write.shape.pages = u32::try_from(repaged.pages.len()).map_err(|_| Failure::code(SQLITE_FULL))?;
     write.kept_pages = 0;
     // The page that is never used has no record.
-    write.pages = (1..).zip(repaged.pages).filter(|(_, page)| !page.is_empty()).collect();
+    write.pages.begin(repaged.page_bytes);
+    let pages = (1..).zip(&repaged.pages).filter(|(_, page)| !page.is_empty());
+    pages.for_each(|(number, page)| write.pages.put(number, page));
     Ok(true)
 }
 
@@ -183,29 +185,28 @@ fn put(transaction: &mut Transaction, file: &mut MainFile, state: u64) -> Result
     }
     // Written again since they were cut off, or gone.
     for page in write.kept_pages..write.begun.pages {
-        if !write.pages.contains_key(&(page + 1)) {
+        if !write.pages.contains(page + 1) {
             transaction.delete(table, key(page + 1))?;
         }
     }
-    // They are not needed any more: without the commit they are forgotten. In the order of their keys they are put in
-    // fastest.
-    let mut pages: Vec<_> = std::mem::take(&mut write.pages).into_iter().collect();
-    pages.sort_unstable_by_key(|(page, _)| *page);
-    for (page, mut bytes) in pages {
-        if page > 1 {
-            transaction.put_owned(table, key(page), bytes)?;
-            continue;
-        }
-        copy_part(&bytes, 0, &mut shape.header);
+    if let Some(first) = write.pages.get(1) {
+        copy_part(first, 0, &mut shape.header);
         // Every commit writes page 1, and most change nothing but its header.
-        let rest = bytes.get(HEADER_BYTES..).unwrap_or_default();
+        let rest = first.get(HEADER_BYTES..).unwrap_or_default();
         let is_same = |stored: &[u8]| stored.get(HEADER_BYTES..).unwrap_or_default() == rest;
         if transaction.get_with(table, key(1), is_same)? != Some(true) {
-            let header_bytes = bytes.len().min(HEADER_BYTES);
-            bytes[..header_bytes].fill(0);
-            transaction.put(table, key(1), trimmed(&bytes))?;
+            let mut first = first.to_vec();
+            let header_bytes = first.len().min(HEADER_BYTES);
+            first[..header_bytes].fill(0);
+            transaction.put(table, key(1), trimmed(&first))?;
         }
     }
+    // In the order of their keys they are put in fastest.
+    for (page, bytes) in write.pages.values().filter(|(page, _)| *page > 1) {
+        transaction.put_owned(table, key(page), bytes)?;
+    }
+    // They are not needed any more: without the commit they are forgotten.
+    write.pages.clear();
     let cookie = database.corrected_cookie(write.begun.state, shape.schema_cookie());
     if let Some(cookie) = cookie {
         shape.set_schema_cookie(cookie);

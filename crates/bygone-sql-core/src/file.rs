@@ -3,7 +3,7 @@
 //! Owns: [`MainFile`]: what it reads through, what its transaction has written, which locks it has. Promises: between
 //! SHARED and its end every read is of one view; what is written from RESERVED on is seen by this file alone until the
 //! commit, and forgotten without one; SQLite keeps its cache across commits of its own, and drops it whenever another
-//! state is read. May call: `directory`, `pages`, `seen`, `written`, `commit`.
+//! state is read. May call: `directory`, `pages`, `seen`, `written`, `frames`, `commit`.
 
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
@@ -14,6 +14,7 @@ use bygone::{Error, Snapshot, Table};
 use crate::directory::{Database, Handle, locked};
 use crate::failure::{Failure, Result};
 use crate::ffi::*;
+use crate::frames::Frames;
 use crate::host::Host;
 use crate::pages::{PAGE_BYTES_MIN, Shape, copy_part, cover, is_page_size, key, trimmed};
 use crate::seen::Seen;
@@ -48,6 +49,8 @@ pub struct MainFile {
     shape_seq: Option<u64>,
     cached: Cached,
     pub(crate) write: Option<Write>,
+    /// Between transactions: the memory that the next one's pages go to.
+    frames: Frames,
     /// The past that is read in the place of the present.
     past: Option<Past>,
     /// What was read before a statement that has a past of its own; `None` outside of one.
@@ -123,6 +126,7 @@ impl MainFile {
             shape_seq: None,
             cached: Cached::default(),
             write: None,
+            frames: Frames::default(),
             past,
             outer_past: None,
             connection: std::ptr::null(),
@@ -279,7 +283,7 @@ impl MainFile {
     #[inline]
     fn read_page(&self, view: &Snapshot, page: u32, from: usize, out: &mut [u8]) -> Result<()> {
         if let Some(write) = &self.write {
-            if let Some(written) = write.pages.get(&page) {
+            if let Some(written) = write.pages.get(page) {
                 copy_part(written, from, out);
                 return Ok(());
             }
@@ -357,6 +361,7 @@ impl MainFile {
             // The first write tells the page size: SQLite writes whole pages.
             let size = u32::try_from(data.len()).ok().filter(|size| is_page_size(*size));
             write.shape.page_bytes = size.unwrap_or(PAGE_BYTES_DEFAULT);
+            write.pages.begin(write.shape.page_bytes);
         }
         let page_bytes = u64::from(write.shape.page_bytes);
         let mut done = 0;
@@ -369,13 +374,11 @@ impl MainFile {
             done += count;
             write.shape.pages = write.shape.pages.max(page);
             if count == page_bytes as usize {
-                let held = write.pages.entry(page).or_default();
-                held.clear();
-                held.extend_from_slice(trimmed(part));
+                write.pages.put(page, trimmed(part));
                 continue;
             }
             let mut whole = vec![0; page_bytes as usize];
-            match (write.pages.get(&page), view, self.table.as_ref()) {
+            match (write.pages.get(page), view, self.table.as_ref()) {
                 (Some(written), ..) => copy_part(written, 0, &mut whole),
                 (None, Some(view), Some(table)) if page <= write.kept_pages => {
                     view.get_with(table, key(page), |stored| copy_part(stored, 0, &mut whole))?;
@@ -386,8 +389,7 @@ impl MainFile {
                 _ => {}
             }
             whole[from..from + count].copy_from_slice(part);
-            whole.truncate(trimmed(&whole).len());
-            write.pages.insert(page, whole);
+            write.pages.put(page, trimmed(&whole));
         }
         Ok(())
     }
@@ -408,7 +410,7 @@ impl MainFile {
         let pages = u32::try_from(pages).map_err(|_| Failure::code(SQLITE_FULL))?;
         write.shape.pages = pages;
         write.kept_pages = write.kept_pages.min(pages);
-        write.pages.retain(|page, _| *page <= pages);
+        write.pages.cut(pages);
         Ok(())
     }
 
@@ -446,7 +448,7 @@ impl MainFile {
         }
         match self.check_latest() {
             Ok(()) => {
-                self.write = Some(Write::begin(self.shape));
+                self.write = Some(Write::begin(self.shape, std::mem::take(&mut self.frames)));
                 Ok(())
             }
             Err(failure) => {
@@ -472,7 +474,7 @@ impl MainFile {
     fn begin_if_needed(&mut self) -> Result<()> {
         if self.write.is_none() {
             self.check_latest()?;
-            self.write = Some(Write::begin(self.shape));
+            self.write = Some(Write::begin(self.shape, std::mem::take(&mut self.frames)));
         }
         Ok(())
     }
@@ -495,9 +497,17 @@ impl MainFile {
         Ok(self.shape.pages > 0 && self.cached.page_bytes != self.shape.page_bytes as usize)
     }
 
+    /// Forgets what was written.
+    fn forget_write(&mut self) {
+        if let Some(Write { mut pages, .. }) = self.write.take() {
+            pages.clear();
+            self.frames = pages;
+        }
+    }
+
     /// Forgets what was not committed.
     fn end_write(&mut self) {
-        self.write = None;
+        self.forget_write();
         let this: *mut MainFile = self;
         locked(&self.directory.ready).retain(|other| other.file != this);
     }
@@ -506,7 +516,7 @@ impl MainFile {
     /// held, so nobody can have changed it further. SQLite's cache is right unless the commit has `changed` what it
     /// wrote.
     pub(crate) fn committed(&mut self, shape: Shape, changed: bool) {
-        self.write = None;
+        self.forget_write();
         self.shape = shape;
         // The view may be of a later commit to another table.
         let view = self.directory.db.snapshot();

@@ -13,6 +13,7 @@ pub mod directory;
 pub mod failure;
 pub mod ffi;
 mod file;
+mod frames;
 mod functions;
 mod host;
 mod memory;

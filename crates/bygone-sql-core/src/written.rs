@@ -1,9 +1,8 @@
 //! What a transaction of SQLite's has written, before its commit.
 //!
-//! Owns: [`Write`]. Promises: nothing; `file` fills it, and `commit` empties it. May call: `pages`.
+//! Owns: [`Write`]. Promises: nothing; `file` fills it, and `commit` empties it. May call: `frames`, `pages`.
 
-use std::collections::HashMap;
-
+use crate::frames::Frames;
 use crate::pages::Shape;
 
 /// What a transaction has written.
@@ -15,7 +14,7 @@ pub(crate) struct Write {
     /// Pages up to this one are those of the view where they were not written.
     pub kept_pages: u32,
     /// As they are stored: without the zeros at the end.
-    pub pages: HashMap<u32, Vec<u8>>,
+    pub pages: Frames,
     /// Whether SQLite has written the database anew, as `VACUUM` does.
     pub is_made_anew: bool,
     /// Whether SQLite has asked for a sync.
@@ -27,13 +26,14 @@ pub(crate) struct Write {
 }
 
 impl Write {
-    /// Of a transaction that begins with this shape.
-    pub fn begin(shape: Shape) -> Write {
+    /// Of a transaction that begins with this shape. Its pages go where those of an earlier one were.
+    pub fn begin(shape: Shape, mut pages: Frames) -> Write {
+        pages.begin(shape.page_bytes);
         Write {
             begun: shape,
             shape,
             kept_pages: shape.pages,
-            pages: HashMap::new(),
+            pages,
             is_made_anew: false,
             synced: false,
             ready: false,

@@ -3,7 +3,8 @@
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::ops::Deref;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
 
 /// So many bytes are kept in the value itself, without an allocation: as many as fit beside the length in the
 /// words that a pointer to more would take.
@@ -18,15 +19,32 @@ pub struct Value(Bytes);
 enum Bytes {
     Inline { length: u8, bytes: [u8; INLINE_BYTES_MAX] },
     Boxed(Box<[u8]>),
+    Shared { bytes: Arc<Vec<u8>>, start: u32, length: u32 },
 }
 
 const _: () = assert!(size_of::<Value>() == 24);
 
 impl Value {
-    /// Gives the bytes away; more than 22 without copying them.
+    /// A part of bytes that others may have, too: more than 22 are not copied. For who writes many values out of
+    /// memory that is used again: `Arc::get_mut` tells when the last value of it is gone, which may be some time
+    /// after the commit.
+    ///
+    /// # Panics
+    /// If the range is not within the bytes.
+    pub fn part_of(bytes: &Arc<Vec<u8>>, range: Range<usize>) -> Value {
+        let part = &bytes[range.clone()];
+        match (u32::try_from(range.start), u32::try_from(part.len())) {
+            (Ok(start), Ok(length)) if part.len() > INLINE_BYTES_MAX => {
+                Value(Bytes::Shared { bytes: bytes.clone(), start, length })
+            }
+            _ => Value::from(part),
+        }
+    }
+
+    /// Gives the bytes away; more than 22 without copying them, unless they are shared.
     pub fn into_vec(self) -> Vec<u8> {
         match self.0 {
-            Bytes::Inline { .. } => self.to_vec(),
+            Bytes::Inline { .. } | Bytes::Shared { .. } => self.to_vec(),
             Bytes::Boxed(bytes) => bytes.into_vec(),
         }
     }
@@ -40,6 +58,7 @@ impl Deref for Value {
         match &self.0 {
             Bytes::Inline { length, bytes } => &bytes[..usize::from(*length)],
             Bytes::Boxed(bytes) => bytes,
+            Bytes::Shared { bytes, start, length } => &bytes[*start as usize..][..*length as usize],
         }
     }
 }
@@ -164,6 +183,26 @@ mod tests {
             assert_eq!(values[0], values[1]);
             assert_eq!(values[0], values[2]);
         }
+    }
+
+    #[test]
+    fn parts_of_shared_bytes_are_what_they_are_and_let_go_of_them() {
+        let mut bytes = Arc::new((0..100).collect::<Vec<u8>>());
+        for range in [0..0, 0..22, 0..23, 50..100, 99..100, 100..100] {
+            let value = Value::part_of(&bytes, range.clone());
+            assert_eq!(value, bytes[range.clone()]);
+            assert_eq!(value.clone().into_vec(), bytes[range.clone()]);
+            let is_short = range.len() <= INLINE_BYTES_MAX;
+            assert_eq!(Arc::get_mut(&mut bytes).is_some(), is_short, "{range:?}");
+            drop(value);
+            assert!(Arc::get_mut(&mut bytes).is_some(), "{range:?}");
+        }
+    }
+
+    #[test]
+    #[should_panic]
+    fn a_part_of_shared_bytes_lies_within_them() {
+        Value::part_of(&Arc::new(vec![0; 100]), 60..101);
     }
 
     #[test]

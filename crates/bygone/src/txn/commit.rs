@@ -23,7 +23,7 @@ use std::time::SystemTime;
 
 use super::backlog::{Backlog, Frozen};
 use super::queue::{CommitQueue, Joined, Pending, Ticket, Word, look, sleep};
-use super::record::{self, Marks, Place, TableChange};
+use super::record::{self, Encoded, Marks, Place, TableChange};
 use super::validate::{ConflictTable, ReadSet, RecentCommit, RecentCommits, Running};
 use super::write_set::Writes;
 use crate::error::{Error, Result};
@@ -35,7 +35,7 @@ use crate::signal::Signal;
 use crate::snapshot::present::Present;
 use crate::snapshot::rows;
 use crate::snapshot::{Snapshot, Table};
-use crate::wal::Wal;
+use crate::wal::{Payload, Wal};
 
 /// For how many writes of a commit memory is asked for ahead: it answers many requests at a time.
 const PREFETCH_WRITES: usize = 8;
@@ -227,8 +227,8 @@ impl Committer {
         self.health.check()?;
         request.marks.notes_time = self.notes_times;
         let encoded = record::encode(&request.marks, &request.writes);
-        record::check_size("a commit", encoded.len(), COMMIT_BYTES_MAX)?;
-        let bytes = encoded.len();
+        let bytes = encoded.bytes();
+        record::check_size("a commit", bytes, COMMIT_BYTES_MAX)?;
         let place = match self.queue.join(Pending { request, encoded }) {
             Joined::Leads(own) => self.lead(own),
             Joined::Waits(ticket) => match self.queue.wait(&ticket, || self.health.is_poisoned()) {
@@ -321,13 +321,12 @@ impl Committer {
                 Err(error) => ticket.tell(Word::Refused(error)),
             }
         }
-        let several: Vec<&[u8]>;
+        let several: Vec<&Pending>;
         let payloads = match &own_place {
-            Ok(_) if members.is_empty() => &[&own.encoded[..]][..],
+            Ok(_) if members.is_empty() => &[&own][..],
             placed => {
-                let own = placed.as_ref().ok().map(|_| &own.encoded[..]);
-                several =
-                    own.into_iter().chain(members.iter().map(|member| &member.pending.encoded[..])).collect();
+                let own = placed.as_ref().ok().map(|_| &own);
+                several = own.into_iter().chain(members.iter().map(|member| &member.pending)).collect();
                 &several
             }
         };
@@ -344,7 +343,7 @@ impl Committer {
             }
             return own_place.and(Err(error));
         }
-        let logged: usize = payloads.iter().map(|payload| payload.len()).sum();
+        let logged: usize = payloads.iter().map(Payload::bytes).sum();
         self.logged_bytes.fetch_add(logged as u64, Ordering::Relaxed);
         leader.numbers = numbers;
         let group =
@@ -359,7 +358,7 @@ impl Committer {
         let own =
             own_place.map(|place| self.accept(&mut leader, own.request, place, group.clone(), keep_recent));
         for Member { ticket, pending, place } in members {
-            let is_small = pending.encoded.len() <= CARRIED_BYTES_MAX;
+            let is_small = pending.encoded.bytes() <= CARRIED_BYTES_MAX;
             let accepted = self.accept(&mut leader, pending.request, place, group.clone(), keep_recent);
             match is_small {
                 true => afterwards.carried.push((ticket, accepted)),
@@ -397,7 +396,7 @@ impl Committer {
     }
 
     /// Writes the group to the log, into a new memtable's part of it if the active one is full.
-    fn log(&self, leader: &mut Leader, payloads: &[&[u8]], sync: bool) -> Result<()> {
+    fn log(&self, leader: &mut Leader, payloads: &[&Pending], sync: bool) -> Result<()> {
         self.health.check()?;
         if leader.active.is_full() {
             self.rotate(leader)?;
@@ -551,9 +550,9 @@ impl Leader {
 
 impl Numbers {
     /// Gives a commit the next place, and writes that into its record.
-    fn give_place(&mut self, request: &Request, encoded: &mut [u8]) -> Place {
+    fn give_place(&mut self, request: &Request, encoded: &mut Encoded) -> Place {
         let place = self.place(request);
-        record::set_place(encoded, place);
+        encoded.set_place(place);
         *self = self.after(place);
         place
     }

@@ -19,9 +19,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::commit::{Accepted, Request, lock};
-use super::record::Place;
+use super::record::{Encoded, Place};
 use crate::error::Error;
-use crate::wal::GROUP_COMMITS_MAX;
+use crate::wal::{GROUP_COMMITS_MAX, Payload};
 
 /// A leader takes no more into its group once the group's log record has this many bytes.
 const GROUP_BYTES_SOFT: usize = 1 << 20;
@@ -39,7 +39,7 @@ const RECHECK: Duration = Duration::from_millis(100);
 pub(super) struct Pending {
     pub request: Request,
     /// Its record for the log, without its place.
-    pub encoded: Vec<u8>,
+    pub encoded: Encoded,
 }
 
 /// What a thread is told that brought a commit.
@@ -101,6 +101,16 @@ impl Pending {
     }
 }
 
+impl Payload for &Pending {
+    fn bytes(&self) -> usize {
+        self.encoded.bytes()
+    }
+
+    fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        self.encoded.pieces(&self.request.writes)
+    }
+}
+
 impl CommitQueue {
     pub fn join(&self, pending: Pending) -> Joined {
         let mut queue = lock(&self.queue);
@@ -109,7 +119,7 @@ impl CommitQueue {
             return Joined::Leads(pending);
         }
         let ticket = Arc::new(Ticket {
-            bytes: pending.encoded.len(),
+            bytes: pending.encoded.bytes(),
             stands_alone: pending.stands_alone(),
             state: Mutex::new(State {
                 pending: Some(Box::new(pending)),
@@ -129,7 +139,7 @@ impl CommitQueue {
             return Vec::new();
         }
         let mut queue = lock(&self.queue);
-        let mut bytes = own.encoded.len();
+        let mut bytes = own.encoded.bytes();
         let mut count = 0;
         for ticket in &queue.waiting {
             let full = count + 1 == GROUP_COMMITS_MAX || bytes + ticket.bytes > GROUP_BYTES_SOFT;
@@ -298,7 +308,7 @@ mod tests {
             reads: None,
             durability: Durability::Buffered,
         };
-        Pending { request, encoded: vec![0; 10] }
+        Pending { request, encoded: Encoded::default() }
     }
 
     fn leads(queue: &CommitQueue) -> bool {

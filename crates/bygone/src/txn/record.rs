@@ -33,6 +33,9 @@ const SNAPSHOT_CHANGES: u8 = DELETES_SNAPSHOTS | HOLDS_SNAPSHOT | LETS_SNAPSHOT_
 /// Flags, time, snapshot id.
 const HEADER_BYTES: usize = 17;
 
+/// A value of so many bytes is not worth a copy.
+const LEFT_OUT_BYTES_MIN: usize = 1024;
+
 /// A snapshot that a commit declares. Its id is given by the commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Declaration {
@@ -89,9 +92,70 @@ pub(crate) struct Place {
     pub snapshot_id: u64,
 }
 
-/// Encodes a commit; [`set_place`] completes it.
-pub(crate) fn encode(marks: &Marks, writes: &Writes) -> Vec<u8> {
-    let mut out = Vec::with_capacity(HEADER_BYTES + 64 + writes.bytes() + 8 * writes.count());
+/// A commit's record. Large values are not copied into it: reading it takes the writes that it was made of.
+#[derive(Debug, Default)]
+pub(crate) struct Encoded {
+    /// All but those values.
+    plain: Vec<u8>,
+    /// Where in `plain` they belong, in the order of the writes.
+    gaps: Vec<usize>,
+    left_out_bytes: usize,
+}
+
+impl Encoded {
+    /// The length of all of it.
+    pub fn bytes(&self) -> usize {
+        self.plain.len() + self.left_out_bytes
+    }
+
+    /// All of it, in order. `writes` are those that it was made of.
+    pub fn pieces<'a>(&'a self, writes: &'a Writes) -> impl Iterator<Item = &'a [u8]> {
+        let left_out = (!self.gaps.is_empty()).then(|| writes.iter().filter_map(|(_, _, value)| value));
+        let left_out = left_out.into_iter().flatten().filter(|value| is_left_out(value));
+        let mut start = 0;
+        let parts = self.gaps.iter().copied().zip(left_out).flat_map(move |(gap, value)| {
+            let before = start;
+            start = gap;
+            [&self.plain[before..gap], value]
+        });
+        parts.chain([&self.plain[self.gaps.last().copied().unwrap_or(0)..]])
+    }
+
+    /// Fills in what the leader decided.
+    pub fn set_place(&mut self, place: Place) {
+        self.plain[1..9].copy_from_slice(&place.time_micros.to_le_bytes());
+        self.plain[9..17].copy_from_slice(&place.snapshot_id.to_le_bytes());
+    }
+
+    fn table(&mut self, table: u32, writes: usize) {
+        put_varint(&mut self.plain, u64::from(table));
+        put_varint(&mut self.plain, writes as u64);
+    }
+
+    fn write(&mut self, key: &[u8], value: Option<&[u8]>) {
+        let out = &mut self.plain;
+        put_varint(out, key.len() as u64);
+        out.extend_from_slice(key);
+        put_varint(out, value.map_or(0, |value| value.len() as u64 + 1));
+        match value {
+            Some(value) if is_left_out(value) => {
+                self.gaps.push(out.len());
+                self.left_out_bytes += value.len();
+            }
+            value => out.extend_from_slice(value.unwrap_or_default()),
+        }
+    }
+}
+
+fn is_left_out(value: &[u8]) -> bool {
+    value.len() >= LEFT_OUT_BYTES_MIN
+}
+
+/// Encodes a commit; [`Encoded::set_place`] completes it.
+pub(crate) fn encode(marks: &Marks, writes: &Writes) -> Encoded {
+    let keeps_little = writes.bytes() >= LEFT_OUT_BYTES_MIN * writes.count();
+    let copied_bytes = if keeps_little { 64 * writes.count() } else { writes.bytes() + 8 * writes.count() };
+    let mut out = Vec::with_capacity(HEADER_BYTES + 64 + copied_bytes);
     out.resize(HEADER_BYTES, 0);
     if marks.notes_time {
         out[0] |= NOTES_TIME;
@@ -135,38 +199,21 @@ pub(crate) fn encode(marks: &Marks, writes: &Writes) -> Vec<u8> {
         }
         None => {}
     }
+    let mut encoded = Encoded { plain: out, ..Encoded::default() };
     match writes {
         Writes::One(one) => {
             let (table, key, value) = one.write();
-            encode_table(&mut out, table, 1);
-            encode_write(&mut out, key, value);
+            encoded.table(table, 1);
+            encoded.write(key, value);
         }
         Writes::Set(set) => {
             for (table, writes) in set.tables() {
-                encode_table(&mut out, table, writes.len());
-                writes.iter().for_each(|(key, value)| encode_write(&mut out, key, value.as_deref()));
+                encoded.table(table, writes.len());
+                writes.iter().for_each(|(key, value)| encoded.write(key, value.as_deref()));
             }
         }
     }
-    out
-}
-
-fn encode_table(out: &mut Vec<u8>, table: u32, writes: usize) {
-    put_varint(out, u64::from(table));
-    put_varint(out, writes as u64);
-}
-
-fn encode_write(out: &mut Vec<u8>, key: &[u8], value: Option<&[u8]>) {
-    put_varint(out, key.len() as u64);
-    out.extend_from_slice(key);
-    put_varint(out, value.map_or(0, |value| value.len() as u64 + 1));
-    out.extend_from_slice(value.unwrap_or_default());
-}
-
-/// Fills in what the leader decided.
-pub(crate) fn set_place(encoded: &mut [u8], place: Place) {
-    encoded[1..9].copy_from_slice(&place.time_micros.to_le_bytes());
-    encoded[9..17].copy_from_slice(&place.snapshot_id.to_le_bytes());
+    encoded
 }
 
 /// A decoded commit, borrowing its writes.
@@ -339,6 +386,15 @@ mod tests {
     use super::*;
     use crate::value::Value;
 
+    /// As the log gets it.
+    fn encoded(marks: &Marks, writes: &Writes, place: Place) -> Vec<u8> {
+        let mut encoded = encode(marks, writes);
+        encoded.set_place(place);
+        let bytes = encoded.pieces(writes).collect::<Vec<_>>().concat();
+        assert_eq!(encoded.bytes(), bytes.len());
+        bytes
+    }
+
     fn doomed(id: u64) -> Doomed {
         Doomed { id, seq: id * 10, time_micros: id * 1000 }
     }
@@ -363,9 +419,8 @@ mod tests {
     #[test]
     fn a_commit_comes_back() {
         let (marks, writes) = sample();
-        let mut bytes = encode(&marks, &writes);
         let place = Place { seq: 5, time_micros: 6, snapshot_id: 7 };
-        set_place(&mut bytes, place);
+        let bytes = encoded(&marks, &writes, place);
         let commit = decode(5, &bytes).unwrap();
         assert_eq!((commit.marks, commit.place), (marks, place));
         assert_eq!(
@@ -379,14 +434,42 @@ mod tests {
     }
 
     #[test]
+    fn large_values_are_left_where_they_are_and_come_back_in_their_places() {
+        let place = Place { seq: 5, time_micros: 6, snapshot_id: 0 };
+        let lengths = [0, 1, LEFT_OUT_BYTES_MIN - 1, LEFT_OUT_BYTES_MIN, 5000, 7, 70_000];
+        for skipped in 0..=lengths.len() {
+            let mut set = WriteSet::default();
+            for (number, length) in (0..).zip(&lengths[skipped..]) {
+                set.put(16 + u32::from(number % 2 == 0), &[number], Some(Value::from(vec![number; *length])));
+                set.put(17, &[number, number], None);
+            }
+            let writes = Writes::from(set);
+            let marks = Marks::default();
+            let plain = encode(&marks, &writes).plain.len();
+            assert!(plain < LEFT_OUT_BYTES_MIN + 200, "{plain} bytes were copied");
+            let bytes = encoded(&marks, &writes, place);
+            let found: Vec<_> = decode(5, &bytes)
+                .unwrap()
+                .writes
+                .into_iter()
+                .map(|(key, value)| (key.table, key.bytes, value))
+                .collect();
+            assert_eq!(found, writes.iter().collect::<Vec<_>>());
+        }
+        let one = Writes::one(16, b"key", Some(&[7; 3000]));
+        let bytes = encoded(&Marks::default(), &one, place);
+        assert_eq!(decode(5, &bytes).unwrap().writes[0].1, Some(&[7; 3000][..]));
+    }
+
+    #[test]
     fn holds_come_back() {
         for change in [
             SnapshotChange::Hold { id: 7, holder: "backup".into() },
             SnapshotChange::LetGo { id: u64::MAX, holder: "backup".into() },
         ] {
             let marks = Marks { snapshot_change: Some(change), ..Marks::default() };
-            let mut bytes = encode(&marks, &WriteSet::default().into());
-            set_place(&mut bytes, Place { seq: 5, time_micros: 6, snapshot_id: 0 });
+            let place = Place { seq: 5, time_micros: 6, snapshot_id: 0 };
+            let bytes = encoded(&marks, &WriteSet::default().into(), place);
             assert_eq!(decode(5, &bytes).unwrap().marks, marks);
         }
     }
@@ -412,8 +495,7 @@ mod tests {
     #[test]
     fn cut_commits_are_refused_or_shorter_but_never_panic() {
         let (marks, writes) = sample();
-        let mut bytes = encode(&marks, &writes);
-        set_place(&mut bytes, Place { seq: 5, time_micros: 6, snapshot_id: 7 });
+        let bytes = encoded(&marks, &writes, Place { seq: 5, time_micros: 6, snapshot_id: 7 });
         for length in 0..bytes.len() {
             if let Some(commit) = decode(5, &bytes[..length]) {
                 assert!(commit.writes.len() < 3);
@@ -429,8 +511,7 @@ mod tests {
             (state >> 56) as u8
         };
         let (marks, writes) = sample();
-        let mut whole = encode(&marks, &writes);
-        set_place(&mut whole, Place { seq: 5, time_micros: 6, snapshot_id: 7 });
+        let whole = encoded(&marks, &writes, Place { seq: 5, time_micros: 6, snapshot_id: 7 });
         for round in 0..20_000usize {
             let mut bytes =
                 if round % 2 == 0 { whole.clone() } else { (0..round % 200).map(|_| random()).collect() };

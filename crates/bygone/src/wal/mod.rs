@@ -14,6 +14,7 @@
 mod active;
 mod beside;
 mod format;
+mod payload;
 mod recover;
 mod segment;
 #[cfg(test)]
@@ -33,6 +34,7 @@ use crate::io::{Disk, File, Mapping, remove};
 
 pub(crate) use self::beside::{bytes, read};
 pub(crate) use self::format::GROUP_COMMITS_MAX;
+pub(crate) use self::payload::Payload;
 pub(crate) use self::recover::{Expectation, Recovered, recover};
 pub(crate) use self::segment::segment_path;
 
@@ -43,8 +45,8 @@ pub(crate) const SEGMENT_BYTES: u64 = 16 << 20;
 /// length: a small database has a small log.
 const FIRST_SEGMENT_BYTES: u64 = 1 << 20;
 
-/// Records with a body up to this are assembled in one buffer and written with one call; of larger ones the
-/// payloads are written from where they are.
+/// Records with a body up to this are assembled in one buffer and written with one call; of larger ones as much at a
+/// time, and pieces that are larger are written from where they are.
 const ASSEMBLED_BYTES_MAX: u64 = 64 << 10;
 
 /// What a log is made with.
@@ -204,7 +206,7 @@ impl Wal {
     /// `TooLarge`, or whatever making a segment gave (a full disk, for one): nothing was appended, and the
     /// log still works. Any other error is final: from then on every call that writes fails with
     /// `Poisoned`.
-    pub fn append(&self, first_seq: u64, payloads: &[&[u8]]) -> Result<u64> {
+    pub fn append(&self, first_seq: u64, payloads: &[impl Payload]) -> Result<u64> {
         self.write(first_seq, payloads, Then::GoOn)
     }
 
@@ -212,13 +214,13 @@ impl Wal {
     ///
     /// # Errors
     /// As both; when the log still works, nothing was appended.
-    pub fn append_and_sync(&self, first_seq: u64, payloads: &[&[u8]]) -> Result<u64> {
+    pub fn append_and_sync(&self, first_seq: u64, payloads: &[impl Payload]) -> Result<u64> {
         let segment = self.write(first_seq, payloads, Then::Sync)?;
         self.sync()?;
         Ok(segment)
     }
 
-    fn write(&self, first_seq: u64, payloads: &[&[u8]], then: Then) -> Result<u64> {
+    fn write(&self, first_seq: u64, payloads: &[impl Payload], then: Then) -> Result<u64> {
         let mut writer = lock(&self.writer);
         writer.check()?;
         assert_eq!(first_seq, writer.next_seq, "commits are appended in order, none left out");
@@ -230,7 +232,7 @@ impl Wal {
                 limit: GROUP_COMMITS_MAX as u64,
             });
         }
-        let payload_bytes: u64 = payloads.iter().map(|payload| payload.len() as u64).sum();
+        let payload_bytes: u64 = payloads.iter().map(|payload| payload.bytes() as u64).sum();
         let body_bytes = (payload_bytes + 4 * payloads.len() as u64).next_multiple_of(ALIGNMENT);
         if payload_bytes > crate::limits::COMMIT_BYTES_MAX as u64 {
             let limit = crate::limits::COMMIT_BYTES_MAX as u64;
@@ -485,72 +487,76 @@ impl Writer {
         result
     }
 
-    fn header(&self, payloads: &[&[u8]], body_bytes: u64, body_checksum: u32) -> [u8; RECORD_HEADER_BYTES] {
+    fn header(&self, commits: usize, body_bytes: u64, body_checksum: u32) -> [u8; RECORD_HEADER_BYTES] {
         let header = RecordHeader {
             body_bytes,
             first_seq: self.next_seq,
             durable_end: self.durable_end,
-            commits: payloads.len() as u32,
+            commits: commits as u32,
             body_checksum,
         };
         header.encode(self.active.place.at(self.active.offset))
     }
 
-    fn write_assembled(&mut self, payloads: &[&[u8]], body_bytes: u64, then: Then) -> Result<()> {
+    fn write_assembled(&mut self, payloads: &[impl Payload], body_bytes: u64, then: Then) -> Result<()> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
         buffer.resize(RECORD_HEADER_BYTES, 0);
-        for payload in payloads {
-            buffer.extend_from_slice(&(payload.len() as u32).to_le_bytes());
-        }
-        for payload in payloads {
-            buffer.extend_from_slice(payload);
+        put_lengths(&mut buffer, payloads);
+        for piece in payloads.iter().flat_map(Payload::pieces) {
+            buffer.extend_from_slice(piece);
         }
         buffer.resize(RECORD_HEADER_BYTES + body_bytes as usize, 0);
         let place = self.active.place.at(self.active.offset);
         let checksum = crc32c::crc32c_append(place, &buffer[RECORD_HEADER_BYTES..]);
-        let header = self.header(payloads, body_bytes, checksum);
+        let header = self.header(payloads.len(), body_bytes, checksum);
         buffer[..RECORD_HEADER_BYTES].copy_from_slice(&header);
         let written = self.active.write(&buffer, self.active.offset, then);
         self.buffer = buffer;
         written
     }
 
-    /// For bodies that are not worth a copy. Small payloads are still gathered, so that there are few calls.
-    fn write_in_parts(&mut self, payloads: &[&[u8]], body_bytes: u64, then: Then) -> Result<()> {
-        let table: Vec<u8> =
-            payloads.iter().flat_map(|payload| (payload.len() as u32).to_le_bytes()).collect();
-        let written_bytes =
-            table.len() as u64 + payloads.iter().map(|payload| payload.len() as u64).sum::<u64>();
-        let padding = vec![0; (body_bytes - written_bytes) as usize];
-        let parts = || [&table[..]].into_iter().chain(payloads.iter().copied()).chain([&padding[..]]);
-        let place = self.active.place.at(self.active.offset);
-        let checksum = parts().fold(place, crc32c::crc32c_append);
-        let header = self.header(payloads, body_bytes, checksum);
-
+    /// For bodies that are not worth a copy as a whole. Small pieces are still gathered, so that there are few calls,
+    /// and what is gathered is in the processor's cache when it is summed up and written.
+    fn write_in_parts(&mut self, payloads: &[impl Payload], body_bytes: u64, then: Then) -> Result<()> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
-        buffer.extend_from_slice(&header);
-        let mut offset = self.active.offset;
+        put_lengths(&mut buffer, payloads);
+        let payload_bytes: usize = payloads.iter().map(Payload::bytes).sum();
+        let padding = vec![0; body_bytes as usize - buffer.len() - payload_bytes];
+        let start = self.active.offset;
+        let mut offset = start + RECORD_HEADER_BYTES as u64;
+        let mut checksum = self.active.place.at(start);
         let active = &mut self.active;
         let mut write = |bytes: &[u8]| {
             let at = offset;
             offset += bytes.len() as u64;
+            checksum = crc32c::crc32c_append(checksum, bytes);
             if bytes.is_empty() { Ok(()) } else { active.write(bytes, at, then) }
         };
-        let written = parts().try_for_each(|part| {
-            if buffer.len() + part.len() > ASSEMBLED_BYTES_MAX as usize {
+        let mut pieces = payloads.iter().flat_map(Payload::pieces).chain([&padding[..]]);
+        let written = pieces.try_for_each(|piece| {
+            if buffer.len() + piece.len() > ASSEMBLED_BYTES_MAX as usize {
                 write(&buffer)?;
                 buffer.clear();
             }
-            if part.len() > ASSEMBLED_BYTES_MAX as usize {
-                return write(part);
+            if piece.len() > ASSEMBLED_BYTES_MAX as usize {
+                return write(piece);
             }
-            buffer.extend_from_slice(part);
+            buffer.extend_from_slice(piece);
             Ok(())
         });
         let written = written.and_then(|()| write(&buffer));
         self.buffer = buffer;
-        written
+        written?;
+        // The checksum is known only now. What a crash leaves of all this is in no order anyway.
+        let header = self.header(payloads.len(), body_bytes, checksum);
+        self.active.write(&header, start, then)
+    }
+}
+
+fn put_lengths(out: &mut Vec<u8>, payloads: &[impl Payload]) {
+    for payload in payloads {
+        out.extend_from_slice(&(payload.bytes() as u32).to_le_bytes());
     }
 }

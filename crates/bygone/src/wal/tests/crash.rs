@@ -125,6 +125,48 @@ fn a_cut_at_any_operation_loses_nothing_durable_and_shows_no_more_than_a_prefix(
     }
 }
 
+/// A commit that lies in pieces.
+struct InPieces(Vec<Vec<u8>>);
+
+impl Payload for InPieces {
+    fn bytes(&self) -> usize {
+        self.0.iter().map(Vec::len).sum()
+    }
+
+    fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.iter().map(Vec::as_slice)
+    }
+}
+
+#[test]
+fn a_group_in_pieces_is_found_as_a_whole_or_torn_anywhere_up_to_none_of_it() {
+    const PART: usize = ASSEMBLED_BYTES_MAX as usize;
+    let settings = Settings { segment_bytes: 1 << 20, ..settings() };
+    // Less than one part, more, and pieces that are larger than a part or end where one does.
+    for lengths in [&[9, 0, 300, 41][..], &[4000; 40], &[5, PART + 1, 7, PART, 0, 1, 3 * PART, 2]] {
+        let group = [0, 100]
+            .map(|byte| InPieces((byte..).zip(lengths).map(|(byte, length)| vec![byte; *length]).collect()));
+        let whole = [vec![vec![7; 50]], group.iter().map(|payload| payload.0.concat()).collect()].concat();
+        for crash in 1.. {
+            let disk = new_disk();
+            let wal = Wal::create(Arc::new(disk.clone()), settings.clone(), 1).unwrap();
+            wal.append_and_sync(1, &[&whole[0]]).unwrap();
+            disk.crash_at(disk.operations() + crash);
+            let done = wal.append_and_sync(2, &group).is_ok();
+            for seed in 0..16 {
+                let (recovered, found) = read(&disk.crash_image(seed), FRESH, false).unwrap();
+                let found: Vec<_> = found.into_iter().map(|(_, payload)| payload).collect();
+                let context = format!("{lengths:?} cut at {crash} seed {seed}");
+                assert!(found == whole || !done && found == whole[..1], "{context}");
+                assert_eq!(recovered.next_seq, 1 + found.len() as u64, "{context}");
+            }
+            if done {
+                break;
+            }
+        }
+    }
+}
+
 /// Recovery itself is cut off somewhere; the next one finds what the first one would have found.
 fn check_cut_recovery(image: &SimDisk, model: &Model, seed: u64, context: &str) {
     let whole = image.crash_image(0);
