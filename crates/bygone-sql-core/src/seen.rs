@@ -31,6 +31,9 @@ const IMAGE_BYTES_MAX: usize = 64 << 20;
 /// Behind an image there are as many zeros: where a page is damaged, SQLite may read so far beyond its end.
 const BEHIND_IMAGE_BYTES: usize = 256;
 
+/// The pages of a schema that is kept, at most.
+const SCHEMA_PAGES_MAX: usize = 16;
+
 /// Pages that lie in memory together.
 const GROUP_PAGES: usize = 256;
 
@@ -58,9 +61,16 @@ pub(crate) struct Seen {
     pub(crate) reads: u64,
     image_bytes: usize,
     image_bytes_max: usize,
-    /// The generation in which images were last thrown away for want of room.
+    /// The generation in which images were last thrown away for want of room; 0 if none were.
     thrown_away_in: u64,
     buffer: Vec<u8>,
+}
+
+/// The schema as of some moment, to tell whether it is that of another one.
+pub(crate) struct Schema {
+    header: [u8; HEADER_BYTES],
+    /// Without the zeros at their ends.
+    pages: Vec<(u32, Vec<u8>)>,
 }
 
 /// What is known of a page.
@@ -214,6 +224,46 @@ impl Seen {
         let cells = |page: &[u8]| page.get(SCHEMA_CELLS).is_some_and(|cells| cells != [0, 0]);
         self.tells_header = view.get_with(table, key(1), cells)?.unwrap_or(false);
         Ok(())
+    }
+
+    /// The schema, which is as of this moment what it was when it was loaded; `None` if it takes more pages than are
+    /// worth being kept, or cannot be told from another one.
+    pub fn schema(&self, (view, table): &Moment) -> Result<Option<Schema>> {
+        let Some(table) = table.as_ref().filter(|_| self.tells_header) else { return Ok(None) };
+        if self.schema.len() > SCHEMA_PAGES_MAX {
+            return Ok(None);
+        }
+        let mut pages = Vec::with_capacity(self.schema.len());
+        for page in &self.schema {
+            let stored = view.get_with(table, key(*page), <[u8]>::to_vec)?;
+            pages.push((*page, stored.unwrap_or_default()));
+        }
+        Ok(Some(Schema { header: seen_header(&Shape::load(view, table)?), pages }))
+    }
+
+    /// SQLite knows this schema, and has nothing else in its cache. Answers whether the schema is that of the moment
+    /// that is to be read; then it is as if SQLite had just loaded it.
+    pub fn resume(&mut self, schema: &Schema, moment: &Moment) -> Result<bool> {
+        let (view, Some(table)) = moment else { return Ok(false) };
+        if seen_header(&Shape::load(view, table)?) != schema.header {
+            return Ok(false);
+        }
+        for (page, known) in &schema.pages {
+            self.reads += 1;
+            let same = view.get_with(table, key(*page), |stored| stored == known)?;
+            if !same.unwrap_or(known.is_empty()) {
+                return Ok(false);
+            }
+            self.pages.get(*page).until = self.stays(*page, view, table)?;
+            self.see(*page);
+        }
+        self.note_schema(moment)?;
+        Ok(self.tells_header)
+    }
+
+    /// Whether there was room for all images.
+    pub fn had_room(&self) -> bool {
+        self.thrown_away_in == 0
     }
 
     /// From here on, it is this moment that tells for how long pages stay as they are.

@@ -1,7 +1,7 @@
 //! What belongs to a connection, beside its files.
 //!
 //! Owns: [`Session`], and the list by which those outside of a call find it. Promises: it lives as long as the
-//! functions of its connection. May call: nothing.
+//! functions of its connection. May call: `statement`, for its values.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use crate::directory::locked;
 use crate::ffi::sqlite3;
+use crate::statement::Kept;
 
 static SESSIONS: Mutex<Option<HashMap<usize, Weak<Session>>>> = Mutex::new(None);
 
@@ -56,6 +57,8 @@ pub(crate) struct Session {
     pub page_bytes: AtomicU32,
     /// How many cursors of virtual tables of ours are open.
     pub cursors: AtomicUsize,
+    /// What is to be read as `bygone_values`, once: values, and how often each is there.
+    pub values: Mutex<Vec<(Kept, u64)>>,
 }
 
 /// What a query is told of the snapshot that it runs as of.

@@ -11,18 +11,22 @@
 
 mod reader;
 mod staging;
+mod values;
 
+use std::any::Any;
 use std::collections::BTreeSet;
 use std::ffi::{CStr, c_int};
 use std::sync::atomic::Ordering;
 
 use bygone::SnapshotId;
-pub(crate) use reader::{Asker, uri};
+use reader::Idle;
+pub(crate) use reader::{Asker, Sink, uri};
 pub(crate) use staging::Staging;
-use staging::{aggregates, make_table, value_of};
+use staging::{aggregates, checked, make_table};
+use values::Values;
 
 use crate::api::text;
-use crate::directory::locked;
+use crate::directory::{Handle, locked};
 use crate::failure::{self, Failure, Result, shielded};
 use crate::ffi::*;
 use crate::functions::wanted_file;
@@ -259,6 +263,14 @@ unsafe fn finish(context: *mut sqlite3_context, mechanism: Mechanism) {
     }
 }
 
+/// The SQL database that a set query is of.
+struct Place {
+    /// As it was named, if it was.
+    schema: Option<String>,
+    directory: Handle,
+    table: String,
+}
+
 /// A set query whose snapshots are known.
 struct Set<'s> {
     host: &'static Host,
@@ -291,24 +303,35 @@ impl Set<'_> {
         // What is wrong in these need not wait for the query.
         let pairs = if self.mechanism == Mechanism::InTable { aggregates(other(1))? } else { Vec::new() };
         let target = match self.mechanism {
-            Mechanism::InVariable => None,
+            Mechanism::InVariable => {
+                checked(other(0))?;
+                None
+            }
             _ => Some(self.target(other(0))?),
         };
+        let place = self.place(schema)?;
+        let Some((schema, name)) = &target else {
+            let mut values = Values::new(self.host);
+            // SAFETY: as promised.
+            let asker = unsafe { self.ask_all(&place, &gathered.snapshots, query, &mut values) }?;
+            self.note_stats(values.counts(), &asker);
+            let Some(connection) = asker.connection() else { return Ok(()) };
+            // SAFETY: as promised; the value is copied.
+            values.answer(other(0), connection, |value| unsafe {
+                (self.host.api.result_value)(context, value)
+            })?;
+            return self.keep(&place, asker);
+        };
+        let mut staging = Staging::new(self.host)?;
         // SAFETY: as promised.
-        let staging = unsafe { self.ask_all(&gathered.snapshots, query, schema) }?;
+        let asker = unsafe { self.ask_all(&place, &gathered.snapshots, query, &mut staging) }?;
+        self.note_stats(staging.counts(), &asker);
+        self.keep(&place, asker)?;
         let table = match self.mechanism {
-            Mechanism::Collate => staging.collated()?,
             Mechanism::InTable => staging.in_table(&pairs)?,
             Mechanism::Intervals => staging.intervals()?,
-            Mechanism::InVariable => {
-                let mut value = staging.in_variable(other(0))?;
-                let value = value_of(&mut value)?;
-                // SAFETY: as promised; the value is copied.
-                unsafe { (self.host.api.result_value)(context, value) };
-                return Ok(());
-            }
+            Mechanism::Collate | Mechanism::InVariable => staging.collated()?,
         };
-        let Some((schema, name)) = &target else { return Ok(()) };
         // SAFETY: as promised.
         unsafe {
             let count = make_table(self.host, self.connection, (schema, name), table)?;
@@ -343,55 +366,76 @@ impl Set<'_> {
         Ok((schema.to_owned(), table.to_owned()))
     }
 
+    /// The database that is asked.
+    fn place(&self, schema: Option<String>) -> Result<Place> {
+        let file = wanted_file(self.host, self.connection, schema.clone())?;
+        // SAFETY: the files of a connection that is in a call are borrowed by nobody else; this borrow ends here.
+        let file = unsafe { &*file };
+        Ok(Place { schema, directory: file.directory.clone(), table: file.database.table.clone() })
+    }
+
+    /// What is kept in the file of the database; there may be none any more, if it was detached meanwhile.
+    fn kept<T>(&self, place: &Place, body: impl FnOnce(&mut Option<Box<dyn Any>>) -> T) -> Option<T> {
+        let file = wanted_file(self.host, self.connection, place.schema.clone()).ok()?;
+        // SAFETY: as in `place`.
+        let file = unsafe { &mut *file };
+        let is_same = file.directory.number == place.directory.number && file.database.table == place.table;
+        is_same.then(|| body(&mut file.kept))
+    }
+
+    /// Keeps the connection for the next set query.
+    fn keep(&self, place: &Place, asker: Asker<'_>) -> Result<()> {
+        let idle = asker.into_idle()?;
+        let before = self
+            .kept(place, |kept| std::mem::replace(kept, idle.map(|idle| -> Box<dyn Any> { Box::new(idle) })));
+        drop(before);
+        Ok(())
+    }
+
     /// Asks the query of all snapshots.
     ///
     /// # Safety
-    /// As [`answer`](Set::answer).
-    unsafe fn ask_all(
+    /// As [`answer`](Set::answer), for as long as the asker lives.
+    unsafe fn ask_all<'q>(
         &self,
+        place: &Place,
         snapshots: &BTreeSet<u64>,
-        query: &str,
-        schema: Option<String>,
-    ) -> Result<Staging> {
-        let file = wanted_file(self.host, self.connection, schema)?;
-        let (directory, table) = {
-            // SAFETY: the files of a connection that is in a call are borrowed by nobody else; this borrow ends here.
-            let file = unsafe { &*file };
-            (file.directory.clone(), file.database.table.clone())
-        };
-        let db = directory.db.clone();
-        let mut staging = Staging::new(self.host)?;
-        let query = Box::new(|_: &Connection| Ok(query.to_owned()));
+        query: &'q str,
+        sink: &mut dyn Sink,
+    ) -> Result<Asker<'q>> {
+        let db = &place.directory.db;
         let ids = snapshots.iter().copied().collect();
+        let query = Box::new(|_: &Connection| Ok(query.to_owned()));
+        let of = (place.directory.clone(), place.table.clone());
         // SAFETY: as promised.
-        let mut asker = unsafe { Asker::new(self.host, self.connection, (directory, table), query, ids) }?;
-        let mut stats = SetStats::default();
-        for &snapshot in snapshots {
-            let progress = SetProgress {
-                snapshot,
-                done: stats.snapshots,
-                total: snapshots.len() as u64,
-                skipped: stats.skipped,
-            };
-            if !self.report(&progress) {
+        let asker = unsafe { Asker::new(self.host, self.connection, of, query, ids) }?;
+        let idle = self.kept(place, Option::take).flatten();
+        let idle = idle.and_then(|idle| idle.downcast::<Idle>().ok());
+        let mut asker = asker.with_idle(idle.map(|idle| *idle));
+        let mut skipped = 0;
+        for (&snapshot, done) in snapshots.iter().zip(0..) {
+            let total = snapshots.len() as u64;
+            if !self.report(&SetProgress { snapshot, done, total, skipped }) {
                 return Err(Failure::new(SQLITE_INTERRUPT, "interrupted"));
             }
             let asked = asker.turn(snapshot).and_then(|to_be_run| {
-                if to_be_run {
-                    asker.run(snapshot, &mut staging)?;
-                    self.check_rows(&staging, &asker)?;
-                } else {
-                    stats.skipped += 1;
+                match to_be_run {
+                    true => asker.run(snapshot, sink)?,
+                    false => skipped += 1,
                 }
-                staging.holds_for(snapshot)
+                sink.holds_for(snapshot)
             });
-            asked.map_err(|failure| as_of(&db, snapshot, failure))?;
-            stats.snapshots += 1;
+            asked.map_err(|failure| as_of(db, snapshot, failure))?;
         }
-        (stats.rows, stats.runs) = staging.counts();
-        stats.page_reads = asker.page_reads();
-        *locked(&self.session.stats) = Some(stats);
-        Ok(staging)
+        *locked(&self.session.stats) =
+            Some(SetStats { snapshots: snapshots.len() as u64, skipped, ..SetStats::default() });
+        Ok(asker)
+    }
+
+    fn note_stats(&self, (rows, runs): (u64, u64), asker: &Asker<'_>) {
+        if let Some(stats) = &mut *locked(&self.session.stats) {
+            (stats.rows, stats.runs, stats.page_reads) = (rows, runs, asker.page_reads());
+        }
     }
 
     /// Whether to go on.
@@ -401,20 +445,6 @@ impl Set<'_> {
         let go_on = report(progress);
         locked(&self.session.on_progress).get_or_insert(report);
         go_on
-    }
-
-    /// A variable takes one value a snapshot, or none.
-    fn check_rows(&self, staging: &Staging, asker: &Asker) -> Result<()> {
-        if self.mechanism != Mechanism::InVariable {
-            return Ok(());
-        }
-        let (rows, columns) = (staging.last_run_rows(), asker.column_count());
-        if rows > 1 || columns != 1 {
-            let text =
-                format!("the query gives {rows} rows of {columns} columns, and a variable takes one value");
-            return Err(Failure::new(SQLITE_ERROR, text));
-        }
-        Ok(())
     }
 }
 
