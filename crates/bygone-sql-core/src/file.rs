@@ -189,6 +189,10 @@ impl MainFile {
     /// The shape as of a view of the present, or of the past that is read.
     fn shape_of(&mut self, view: &Snapshot) -> Result<Shape> {
         if let Some(past) = &self.past {
+            let known = self.seen.as_ref().and_then(|seen| seen.borrow().shape(view.seq().into()));
+            if let Some(shape) = known {
+                return Ok(shape);
+            }
             return Ok(past.table.as_ref().map_or(Ok(Shape::default()), |table| Shape::load(view, table))?);
         }
         if let Some(table) = &self.table {

@@ -53,6 +53,8 @@ pub(crate) struct Seen {
     lasts: u64,
     /// A moment that is not before those that are read.
     horizon: Option<Snapshot>,
+    /// The shape as of the commit that was compared last.
+    shape: Option<(u64, Shape)>,
     /// Whether pages that are the same are of a database with the same header, as far as a query could tell.
     tells_header: bool,
     /// The page that differed last. The next time it will again, more likely than others.
@@ -104,6 +106,7 @@ impl Default for Seen {
             generation: 1,
             lasts: u64::MAX,
             horizon: None,
+            shape: None,
             tells_header: false,
             suspect: None,
             reads: 0,
@@ -116,6 +119,18 @@ impl Default for Seen {
 }
 
 impl Seen {
+    /// One of so many that share the memory for images.
+    pub fn sharing(among: usize) -> Seen {
+        Seen { image_bytes_max: IMAGE_BYTES_MAX / among.max(1), ..Seen::default() }
+    }
+
+    /// Lets go the memory of all images. SQLite has let go all pages.
+    pub fn drop_images(&mut self) {
+        self.pages.for_each(|known| (known.image, known.until) = (None, 0));
+        (self.image_bytes, self.lasts) = (0, 0);
+        self.horizon = None;
+    }
+
     /// A page was read into SQLite's cache.
     pub fn note(&mut self, page: u32, view: &Snapshot, table: &Table) -> Result<()> {
         self.reads += 1;
@@ -271,6 +286,11 @@ impl Seen {
         self.horizon = horizon;
     }
 
+    /// The shape as of a commit, if it is known.
+    pub fn shape(&self, seq: u64) -> Option<Shape> {
+        self.shape.filter(|(of, _)| *of == seq).map(|(_, shape)| shape)
+    }
+
     /// Up to which commit nothing differs of what was seen.
     pub fn lasts(&self) -> Option<u64> {
         self.tells_header.then_some(self.lasts)
@@ -285,7 +305,9 @@ impl Seen {
             self.pages.for_each(|known| known.until = 0);
             self.lasts = 0;
         }
-        let (old, new) = (shape(before)?, shape(after)?);
+        let old = self.shape(before.0.seq().into()).map_or_else(|| shape(before), Ok)?;
+        let new = shape(after)?;
+        self.shape = Some((after.0.seq().into(), new));
         if old == new {
             return Ok(Difference::Nothing);
         }

@@ -9,30 +9,31 @@
 //! statement fails half-way, and does not say so; but then it has closed the statement's cursors before. So where one
 //! of `bygone_snapshots` or another table of ours was open at the last row, and is not at the end, nothing is done.
 
+mod asking;
 mod reader;
 mod staging;
 mod values;
+mod workers;
 
-use std::any::Any;
 use std::collections::BTreeSet;
 use std::ffi::{CStr, c_int};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use bygone::SnapshotId;
-use reader::Idle;
+pub(crate) use asking::as_of;
 pub(crate) use reader::{Asker, Sink, uri};
 pub(crate) use staging::Staging;
 use staging::{aggregates, checked, make_table};
 use values::Values;
 
 use crate::api::text;
-use crate::directory::{Handle, locked};
+use crate::directory::locked;
 use crate::failure::{self, Failure, Result, shielded};
 use crate::ffi::*;
 use crate::functions::wanted_file;
 use crate::host::Host;
-use crate::session::{OnProgress, Session, SetProgress, SetStats, release};
-use crate::statement::{Connection, Statement};
+use crate::session::{OnProgress, Session, SetStats, release};
+use crate::statement::Statement;
 
 /// What is made of the results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +108,14 @@ pub(crate) unsafe fn register(host: &Host, connection: *mut sqlite3) -> c_int {
 pub fn on_set_progress(connection: *mut sqlite3, report: Option<OnProgress>) -> bool {
     let Some(session) = Session::of(connection) else { return false };
     *locked(&session.on_progress) = report;
+    true
+}
+
+/// From how long on that it would still take, a set query of this connection is shared with threads of its own; `None`
+/// keeps it to the one that asks. Answers whether the connection is one that was prepared.
+pub fn share_sets(connection: *mut sqlite3, left: Option<Duration>) -> bool {
+    let Some(session) = Session::of(connection) else { return false };
+    locked(&session.sharing).left = left;
     true
 }
 
@@ -263,14 +272,6 @@ unsafe fn finish(context: *mut sqlite3_context, mechanism: Mechanism) {
     }
 }
 
-/// The SQL database that a set query is of.
-struct Place {
-    /// As it was named, if it was.
-    schema: Option<String>,
-    directory: Handle,
-    table: String,
-}
-
 /// A set query whose snapshots are known.
 struct Set<'s> {
     host: &'static Host,
@@ -314,19 +315,18 @@ impl Set<'_> {
             let mut values = Values::new(self.host);
             // SAFETY: as promised.
             let asker = unsafe { self.ask_all(&place, &gathered.snapshots, query, &mut values) }?;
-            self.note_stats(values.counts(), &asker);
             let Some(connection) = asker.connection() else { return Ok(()) };
             // SAFETY: as promised; the value is copied.
             values.answer(other(0), connection, |value| unsafe {
                 (self.host.api.result_value)(context, value)
             })?;
-            return self.keep(&place, asker);
+            self.keep(&place, asker);
+            return Ok(());
         };
         let mut staging = Staging::new(self.host)?;
         // SAFETY: as promised.
         let asker = unsafe { self.ask_all(&place, &gathered.snapshots, query, &mut staging) }?;
-        self.note_stats(staging.counts(), &asker);
-        self.keep(&place, asker)?;
+        self.keep(&place, asker);
         let table = match self.mechanism {
             Mechanism::InTable => staging.in_table(&pairs)?,
             Mechanism::Intervals => staging.intervals()?,
@@ -365,97 +365,6 @@ impl Set<'_> {
         }
         Ok((schema.to_owned(), table.to_owned()))
     }
-
-    /// The database that is asked.
-    fn place(&self, schema: Option<String>) -> Result<Place> {
-        let file = wanted_file(self.host, self.connection, schema.clone())?;
-        // SAFETY: the files of a connection that is in a call are borrowed by nobody else; this borrow ends here.
-        let file = unsafe { &*file };
-        Ok(Place { schema, directory: file.directory.clone(), table: file.database.table.clone() })
-    }
-
-    /// What is kept in the file of the database; there may be none any more, if it was detached meanwhile.
-    fn kept<T>(&self, place: &Place, body: impl FnOnce(&mut Option<Box<dyn Any>>) -> T) -> Option<T> {
-        let file = wanted_file(self.host, self.connection, place.schema.clone()).ok()?;
-        // SAFETY: as in `place`.
-        let file = unsafe { &mut *file };
-        let is_same = file.directory.number == place.directory.number && file.database.table == place.table;
-        is_same.then(|| body(&mut file.kept))
-    }
-
-    /// Keeps the connection for the next set query.
-    fn keep(&self, place: &Place, asker: Asker<'_>) -> Result<()> {
-        let idle = asker.into_idle()?;
-        let before = self
-            .kept(place, |kept| std::mem::replace(kept, idle.map(|idle| -> Box<dyn Any> { Box::new(idle) })));
-        drop(before);
-        Ok(())
-    }
-
-    /// Asks the query of all snapshots.
-    ///
-    /// # Safety
-    /// As [`answer`](Set::answer), for as long as the asker lives.
-    unsafe fn ask_all<'q>(
-        &self,
-        place: &Place,
-        snapshots: &BTreeSet<u64>,
-        query: &'q str,
-        sink: &mut dyn Sink,
-    ) -> Result<Asker<'q>> {
-        let db = &place.directory.db;
-        let ids = snapshots.iter().copied().collect();
-        let query = Box::new(|_: &Connection| Ok(query.to_owned()));
-        let of = (place.directory.clone(), place.table.clone());
-        // SAFETY: as promised.
-        let asker = unsafe { Asker::new(self.host, self.connection, of, query, ids) }?;
-        let idle = self.kept(place, Option::take).flatten();
-        let idle = idle.and_then(|idle| idle.downcast::<Idle>().ok());
-        let mut asker = asker.with_idle(idle.map(|idle| *idle));
-        let mut skipped = 0;
-        for (&snapshot, done) in snapshots.iter().zip(0..) {
-            let total = snapshots.len() as u64;
-            if !self.report(&SetProgress { snapshot, done, total, skipped }) {
-                return Err(Failure::new(SQLITE_INTERRUPT, "interrupted"));
-            }
-            let asked = asker.turn(snapshot).and_then(|to_be_run| {
-                match to_be_run {
-                    true => asker.run(snapshot, sink)?,
-                    false => skipped += 1,
-                }
-                sink.holds_for(snapshot)
-            });
-            asked.map_err(|failure| as_of(db, snapshot, failure))?;
-        }
-        *locked(&self.session.stats) =
-            Some(SetStats { snapshots: snapshots.len() as u64, skipped, ..SetStats::default() });
-        Ok(asker)
-    }
-
-    fn note_stats(&self, (rows, runs): (u64, u64), asker: &Asker<'_>) {
-        if let Some(stats) = &mut *locked(&self.session.stats) {
-            (stats.rows, stats.runs, stats.page_reads) = (rows, runs, asker.page_reads());
-        }
-    }
-
-    /// Whether to go on.
-    fn report(&self, progress: &SetProgress) -> bool {
-        // It may set another one.
-        let Some(mut report) = locked(&self.session.on_progress).take() else { return true };
-        let go_on = report(progress);
-        locked(&self.session.on_progress).get_or_insert(report);
-        go_on
-    }
-}
-
-/// A failure, with the snapshot at which it was met.
-pub(crate) fn as_of(db: &bygone::Db, snapshot: u64, failure: Failure) -> Failure {
-    if failure.code & 0xff == SQLITE_INTERRUPT {
-        return failure;
-    }
-    let name = db.snapshot_info(SnapshotId::from(snapshot)).ok().and_then(|info| info.name);
-    let name = name.map(|name| format!(" ({name:?})")).unwrap_or_default();
-    Failure { text: format!("as of snapshot {snapshot}{name}: {}", failure.text), ..failure }
 }
 
 unsafe extern "C" fn current_snapshot(

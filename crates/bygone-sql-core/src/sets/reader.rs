@@ -15,6 +15,7 @@ use std::cell::{Cell, RefCell, RefMut};
 use std::ffi::{c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bygone::{Snapshot, SnapshotId};
 
@@ -49,6 +50,9 @@ pub(crate) trait Sink {
 
     fn end_run(&mut self) -> Result<()>;
 
+    /// How many rows all runs have given.
+    fn rows(&self) -> u64;
+
     /// The last run holds for this snapshot.
     fn holds_for(&mut self, snapshot: u64) -> Result<()>;
 }
@@ -68,6 +72,8 @@ pub(crate) struct Asker<'q> {
     reader: Option<Reader>,
     idle: Option<Idle>,
     watch: Box<Watch>,
+    /// Among how many the memory for images is shared.
+    share: usize,
     /// Of connections that are closed.
     page_reads: u64,
 }
@@ -84,12 +90,30 @@ impl<'q> Asker<'q> {
     ) -> Result<Asker<'q>> {
         // SAFETY: as promised.
         let probe = unsafe { Statement::prepare(host, connection, "SELECT 1") }?;
-        let watch = Watch {
-            probe: RefCell::new(Some(probe)),
-            is_preparing: Cell::new(false),
-            reads_outside: Cell::new(false),
-        };
-        Ok(Asker {
+        let watch = Watch { probe: RefCell::new(Some(probe)), ..Watch::default() };
+        Ok(Asker::reporting_to(watch, host, (directory, table), query, snapshots))
+    }
+
+    /// On a thread that does the work for another one, until the flag says that all is to end. There is one more such.
+    pub fn of_worker(
+        host: &'static Host,
+        stop: Arc<AtomicBool>,
+        place: (Handle, String),
+        query: Query<'q>,
+        snapshots: Vec<u64>,
+    ) -> Asker<'q> {
+        let watch = Watch { stop: Some(stop), ..Watch::default() };
+        Asker { share: 2, ..Asker::reporting_to(watch, host, place, query, snapshots) }
+    }
+
+    fn reporting_to(
+        watch: Watch,
+        host: &'static Host,
+        (directory, table): (Handle, String),
+        query: Query<'q>,
+        snapshots: Vec<u64>,
+    ) -> Asker<'q> {
+        Asker {
             host,
             directory,
             table,
@@ -99,8 +123,9 @@ impl<'q> Asker<'q> {
             reader: None,
             idle: None,
             watch: Box::new(watch),
+            share: 1,
             page_reads: 0,
-        })
+        }
     }
 
     /// With a connection that was idle.
@@ -132,16 +157,13 @@ impl<'q> Asker<'q> {
 
     /// Turns to a snapshot. Answers whether the query is to be run.
     pub fn turn(&mut self, snapshot: u64) -> Result<bool> {
-        let id = SnapshotId::from(snapshot);
-        if let Some(lasts) = self.lasts()
-            && lasts >= self.directory.db.seq_of(id)?.into()
-        {
+        if self.still_holds(snapshot)? {
             return Ok(false);
         }
         if self.watch.is_interrupted() {
             return Err(Failure::new(SQLITE_INTERRUPT, "interrupted"));
         }
-        let view = self.directory.db.as_of(id)?;
+        let view = self.directory.db.as_of(SnapshotId::from(snapshot))?;
         let past = Past::new(format!("id:{snapshot}"), view, &self.table)?;
         let moment = (past.view.clone(), past.table.clone());
         self.look_ahead(snapshot, &moment);
@@ -166,12 +188,37 @@ impl<'q> Asker<'q> {
         Ok(true)
     }
 
-    /// Up to which commit the last run holds, as far as that is known.
-    fn lasts(&self) -> Option<u64> {
-        let reader = self.reader.as_ref()?;
-        let asks_for_more = self.watch.reads_outside.get() || locked(&reader.session.asked).told;
-        let lasts = reader.seen().and_then(|seen| seen.lasts());
-        lasts.filter(|_| !asks_for_more)
+    /// As [`turn`](Asker::turn), where others have asked snapshots since the last turn: the run before is one of theirs,
+    /// which gives the same only if nothing was written at all.
+    pub fn turn_behind_others(&mut self, snapshot: u64) -> Result<bool> {
+        if self.still_holds(snapshot)? {
+            return Ok(false);
+        }
+        self.turn(snapshot)?;
+        Ok(true)
+    }
+
+    /// Whether it is known that nothing was written since the last run that the query has read.
+    fn still_holds(&self, snapshot: u64) -> Result<bool> {
+        let Some(reader) = &self.reader else { return Ok(false) };
+        if self.watch.reads_outside.get() || locked(&reader.session.asked).told {
+            return Ok(false);
+        }
+        let Some(lasts) = reader.seen().and_then(|seen| seen.lasts()) else { return Ok(false) };
+        Ok(lasts >= self.directory.db.seq_of(SnapshotId::from(snapshot))?.into())
+    }
+
+    /// Lets go the memory that is there for more turns, of which there are none.
+    pub fn rest(&mut self) {
+        if let Some(mut seen) = self.reader.as_ref().and_then(Reader::seen) {
+            seen.drop_images();
+        }
+        self.horizon = None;
+    }
+
+    /// Whether all is to end.
+    pub fn is_interrupted(&self) -> bool {
+        self.watch.is_interrupted()
     }
 
     /// Looks for the last of the snapshots that tells what happens to pages behind this one; there may be none but
@@ -181,7 +228,8 @@ impl<'q> Asker<'q> {
             let known = table.as_ref().map(|table| view.unchanged_until(later, table, key(0)));
             matches!(known, Some(Ok(Some(_))))
         };
-        if self.horizon.as_ref().is_some_and(tells) {
+        // What told of an earlier snapshot tells of all up to itself.
+        if self.horizon.as_ref().is_some_and(|horizon| horizon.seq() >= view.seq()) {
             return;
         }
         // One that cannot be read is met when it is its turn.
@@ -207,7 +255,7 @@ impl<'q> Asker<'q> {
         };
         let file = self.host.main_file(connection.raw(), MAIN);
         let file = file.ok_or_else(|| Failure::new(SQLITE_ERROR, "the VFS bygone is not Bygone's"))?;
-        let mut seen = Seen::default();
+        let mut seen = Seen::sharing(self.share);
         seen.set_horizon(self.horizon.clone());
         // SAFETY: nobody is in a call of this connection.
         let code = unsafe {
@@ -257,7 +305,7 @@ impl<'q> Asker<'q> {
     /// Goes on with a connection that was idle, if it knows the schema.
     fn resume(&mut self, idle: Idle, past: &Past) -> Result<()> {
         let moment = (past.view.clone(), past.table.clone());
-        let mut seen = Seen::default();
+        let mut seen = Seen::sharing(self.share);
         seen.set_horizon(self.horizon.clone());
         if !seen.resume(&idle.schema, &moment)? {
             return Ok(());
@@ -380,6 +428,8 @@ impl Reader {
 struct Watch {
     /// A statement of the connection that the set query is of: it fails when that is to end.
     probe: RefCell<Option<Statement>>,
+    /// The same of a thread that works for the one that is in a call of that connection.
+    stop: Option<Arc<AtomicBool>>,
     is_preparing: Cell<bool>,
     /// Whether the query reads what is not in pages, or what differs each time.
     reads_outside: Cell<bool>,
@@ -387,6 +437,10 @@ struct Watch {
 
 impl Watch {
     fn is_interrupted(&self) -> bool {
+        // Relaxed: nothing but the flag is told by it.
+        if self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+            return true;
+        }
         let Ok(mut probe) = self.probe.try_borrow_mut() else { return false };
         let Some(probe) = &mut *probe else { return false };
         let interrupted = probe.step().is_err();

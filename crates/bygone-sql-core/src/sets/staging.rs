@@ -59,10 +59,6 @@ impl Staging {
         Ok(Staging { connection, columns: None, insert_run, rows: 0, runs: 0, first: 1 })
     }
 
-    /// How many rows there are, and of how many runs.
-    pub fn counts(&self) -> (u64, u64) {
-        (self.rows as u64, self.runs as u64)
-    }
     /// A connection for questions that have nothing to do with the runs.
     pub fn connection(&self) -> &Connection {
         &self.connection
@@ -241,6 +237,10 @@ impl Sink for Staging {
 
     fn end_run(&mut self) -> Result<()> {
         Ok(())
+    }
+
+    fn rows(&self) -> u64 {
+        self.rows as u64
     }
 
     fn holds_for(&mut self, snapshot: u64) -> Result<()> {

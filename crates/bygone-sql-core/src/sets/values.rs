@@ -58,14 +58,6 @@ impl Values {
         }
     }
 
-    /// How many rows there are, and of how many runs.
-    pub fn counts(&self) -> (u64, u64) {
-        match &self.staging {
-            Some(staging) => staging.counts(),
-            None => (self.runs.iter().flatten().count() as u64, self.runs.len() as u64),
-        }
-    }
-
     fn spill(&mut self) -> Result<()> {
         let mut staging = Staging::new(self.host)?;
         let mut holds = self.holds.drain(..).peekable();
@@ -156,6 +148,11 @@ impl Sink for Values {
             return Err(Failure::new(SQLITE_ERROR, text));
         }
         if self.bytes > self.bytes_max && self.staging.is_none() { self.spill() } else { Ok(()) }
+    }
+
+    fn rows(&self) -> u64 {
+        let here = self.runs.iter().flatten().count() as u64;
+        self.staging.as_ref().map_or(here, Sink::rows)
     }
 
     fn holds_for(&mut self, snapshot: u64) -> Result<()> {
