@@ -34,8 +34,8 @@ impl Connection {
         Err(if raw.is_null() { Failure::code(code) } else { failed(host, raw) })
     }
 
-    /// Whether connections of this SQLite may be used by several threads at one time, each its own: it can be built, and
-    /// configured, for one thread alone.
+    /// Whether connections of this SQLite may be used by several threads at one time, each its own: it can be built,
+    /// and configured, for one thread alone.
     pub fn may_be_many_threads(host: &Host) -> bool {
         // SAFETY: it answers how it was built.
         if unsafe { (host.api.xthreadsafe)() } == 0 {
@@ -43,8 +43,8 @@ impl Connection {
         }
         let flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_MEMORY | SQLITE_OPEN_FULLMUTEX;
         let mut raw = std::ptr::null_mut();
-        // SAFETY: the name ends with a NUL; what is opened is closed, also after a failure. A connection that asks for a
-        // mutex has none only where nothing has.
+        // A connection that asks for a mutex has none only where nothing has.
+        // SAFETY: the name ends with a NUL; what is opened is closed, also after a failure.
         unsafe {
             let code = (host.api.open_v2)(c":memory:".as_ptr(), &mut raw, flags, std::ptr::null());
             let is_guarded = code == SQLITE_OK && !(host.api.db_mutex)(raw).is_null();

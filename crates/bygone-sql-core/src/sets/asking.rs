@@ -1,8 +1,8 @@
 //! Asking all snapshots of a set query, in their order.
 //!
 //! Owns: where the query runs: on the connection that was idle, which is kept for the next set query; and on those of
-//! threads, once its runs turn out to be long. Promises: what is gathered, reported and failed is so in the order of the
-//! snapshots, whoever ran the query. May call: `reader`, `workers`, `session`.
+//! threads, once what is left turns out to be long. Promises: what is gathered, reported and failed is so in the order
+//! of the snapshots, whoever ran the query. May call: `reader`, `workers`, `session`.
 
 use std::any::Any;
 use std::collections::BTreeSet;

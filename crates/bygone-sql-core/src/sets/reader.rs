@@ -188,8 +188,8 @@ impl<'q> Asker<'q> {
         Ok(true)
     }
 
-    /// As [`turn`](Asker::turn), where others have asked snapshots since the last turn: the run before is one of theirs,
-    /// which gives the same only if nothing was written at all.
+    /// As [`turn`](Asker::turn), where others have asked snapshots since the last turn: the run before is one of
+    /// theirs, which gives the same only if nothing was written at all.
     pub fn turn_behind_others(&mut self, snapshot: u64) -> Result<bool> {
         if self.still_holds(snapshot)? {
             return Ok(false);
@@ -205,6 +205,10 @@ impl<'q> Asker<'q> {
             return Ok(false);
         }
         let Some(lasts) = reader.seen().and_then(|seen| seen.lasts()) else { return Ok(false) };
+        // Behind what is read there are only later commits: a look-up less for who runs each time.
+        if lasts <= reader.moment.0.seq().into() {
+            return Ok(false);
+        }
         Ok(lasts >= self.directory.db.seq_of(SnapshotId::from(snapshot))?.into())
     }
 

@@ -1,8 +1,8 @@
 //! Long set queries, shared between two threads.
 //!
 //! Owns: [`Work`]: the threads, each with a connection of its own, the stretches of snapshots that they take, and what
-//! they tell until it is collected. Promises: what is collected is in the order of the snapshots, a failure the first in
-//! it; threads end before this does; memory is bounded, however much the query gives. May call: `reader`.
+//! they tell until it is collected. Promises: what is collected is in the order of the snapshots, a failure the first
+//! in it; threads end before this does; memory is bounded, however much the query gives. May call: `reader`.
 //!
 //! A query whose runs take milliseconds spends them in SQLite, which is one thread to a connection. So two threads take
 //! stretch after stretch of the snapshots that are left, the shorter the fewer there are. The thread that asks runs
@@ -101,7 +101,7 @@ struct Worker {
 }
 
 impl Work<'_> {
-    /// Asks all snapshots. Answers how often a page was read; `None` if no thread could be begun, and nothing was asked.
+    /// Asks all snapshots. Answers how often a page was read; `None` if no thread could be begun: nothing was asked.
     /// The asker is that of the thread that is in a call.
     pub fn share(
         &self,

@@ -1,7 +1,7 @@
 //! The connections on which set queries run: one that waits for the next set query, and those of threads.
 //!
-//! Owns: tests that neither shows in what is answered, failed and reported, nor in who may have the directory. May call:
-//! the support.
+//! Owns: tests that neither shows in what is answered, failed and reported, nor in who may have the directory. May
+//! call: the support.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
