@@ -100,10 +100,12 @@ api! {
     135 open_v2(*const c_char, *mut *mut sqlite3, c_int, *const c_char) -> c_int;
     141 vfs_find(*const c_char) -> *mut sqlite3_vfs;
     142 vfs_register(*mut sqlite3_vfs, c_int) -> c_int;
+    144 xthreadsafe() -> c_int;
     146 result_error_code(*mut sqlite3_context, c_int);
     149 context_db_handle(*mut sqlite3_context) -> *mut sqlite3;
     162 create_function_v2(*mut sqlite3, *const c_char, c_int, c_int, *mut c_void, Option<ScalarFunction>,
         Option<ScalarFunction>, Option<unsafe extern "C" fn(*mut sqlite3_context)>, Destructor) -> c_int;
+    164 db_mutex(*mut sqlite3) -> *mut c_void;
     166 extended_errcode(*mut sqlite3) -> c_int;
     185 stmt_readonly(*mut sqlite3_stmt) -> c_int;
     187 uri_boolean(*const c_char, *const c_char, c_int) -> c_int;
@@ -112,6 +114,8 @@ api! {
     193 bind_blob64(*mut sqlite3_stmt, c_int, *const c_void, u64, Destructor) -> c_int;
     194 bind_text64(*mut sqlite3_stmt, c_int, *const c_char, u64, Destructor, u8) -> c_int;
     197 malloc64(u64) -> *mut c_void;
+    204 value_dup(*const sqlite3_value) -> *mut sqlite3_value;
+    205 value_free(*mut sqlite3_value);
     264 db_name(*mut sqlite3, c_int) -> *const c_char;
 }
 

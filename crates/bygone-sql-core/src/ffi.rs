@@ -243,6 +243,8 @@ pub const SQLITE_OPEN_URI: c_int = 0x0000_0040;
 pub const SQLITE_OPEN_MEMORY: c_int = 0x0000_0080;
 pub const SQLITE_OPEN_MAIN_DB: c_int = 0x0000_0100;
 pub const SQLITE_OPEN_NOMUTEX: c_int = 0x0000_8000;
+pub const SQLITE_OPEN_FULLMUTEX: c_int = 0x0001_0000;
+pub const SQLITE_OPEN_PRIVATECACHE: c_int = 0x0004_0000;
 pub const SQLITE_OPEN_WAL: c_int = 0x0008_0000;
 
 pub const SQLITE_LOCK_NONE: c_int = 0;

@@ -5,6 +5,7 @@
 //! commit, and forgotten without one; SQLite keeps its cache across commits of its own, and drops it whenever another
 //! state is read. May call: `directory`, `pages`, `seen`, `written`, `frames`, `commit`.
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -69,6 +70,8 @@ pub struct MainFile {
     pub(crate) declared: Option<u64>,
     /// What SQLite may know, where one past after another is read.
     pub(crate) seen: Option<RefCell<Seen>>,
+    /// What others keep as long as this file is open.
+    pub(crate) kept: Option<Box<dyn Any>>,
 }
 
 /// The past that a connection reads.
@@ -136,6 +139,7 @@ impl MainFile {
             reserved_bytes: 0,
             declared: None,
             seen: None,
+            kept: None,
         }
     }
 
@@ -189,6 +193,10 @@ impl MainFile {
     /// The shape as of a view of the present, or of the past that is read.
     fn shape_of(&mut self, view: &Snapshot) -> Result<Shape> {
         if let Some(past) = &self.past {
+            let known = self.seen.as_ref().and_then(|seen| seen.borrow().shape(view.seq().into()));
+            if let Some(shape) = known {
+                return Ok(shape);
+            }
             return Ok(past.table.as_ref().map_or(Ok(Shape::default()), |table| Shape::load(view, table))?);
         }
         if let Some(table) = &self.table {
@@ -544,6 +552,11 @@ impl MainFile {
     pub(crate) fn set_past(&mut self, past: Option<Past>) {
         self.past = past;
         self.shape_seq = None;
+    }
+
+    /// At the next transaction SQLite drops its cache, whatever is read.
+    pub(crate) fn drop_cache(&mut self) {
+        self.cached.state = None;
     }
 
     /// As [`set_past`](MainFile::set_past), until [`leave_past`](MainFile::leave_past).

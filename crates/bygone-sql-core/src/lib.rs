@@ -37,7 +37,7 @@ use api::Api;
 use host::Host;
 pub use moment::{Moment, NoMoment, parse_time, understand, written as written_time};
 pub use session::{OnProgress, SetProgress, SetStats};
-pub use sets::{on_set_progress, set_stats};
+pub use sets::{on_set_progress, set_stats, share_sets};
 pub use vfs::{NUMBER_PARAMETER, push_escaped};
 
 /// Registers the VFS with the SQLite of these functions. Once is enough; again it does nothing.

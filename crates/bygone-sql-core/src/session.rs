@@ -1,15 +1,17 @@
 //! What belongs to a connection, beside its files.
 //!
 //! Owns: [`Session`], and the list by which those outside of a call find it. Promises: it lives as long as the
-//! functions of its connection. May call: nothing.
+//! functions of its connection. May call: `statement`, for its values.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, AtomicUsize};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
 use crate::directory::locked;
 use crate::ffi::sqlite3;
+use crate::statement::Kept;
 
 static SESSIONS: Mutex<Option<HashMap<usize, Weak<Session>>>> = Mutex::new(None);
 
@@ -56,6 +58,22 @@ pub(crate) struct Session {
     pub page_bytes: AtomicU32,
     /// How many cursors of virtual tables of ours are open.
     pub cursors: AtomicUsize,
+    pub sharing: Mutex<Sharing>,
+    /// What is to be read as `bygone_values`, once: values, and how often each is there.
+    pub values: Mutex<Vec<(Kept, u64)>>,
+}
+
+/// When a set query is shared with other threads.
+pub(crate) struct Sharing {
+    /// From how long on that it would still take; `None` for never.
+    pub left: Option<Duration>,
+}
+
+impl Default for Sharing {
+    fn default() -> Sharing {
+        // Some times what it takes to begin threads with connections of their own.
+        Sharing { left: Some(Duration::from_millis(5)) }
+    }
 }
 
 /// What a query is told of the snapshot that it runs as of.

@@ -22,6 +22,8 @@ impl Connection {
     pub fn open(host: &'static Host, uri: &str) -> Result<Connection> {
         let name = CString::new(uri).map_err(|_| Failure::new(SQLITE_CANTOPEN, "a name with a NUL in it"))?;
         let flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_URI | SQLITE_OPEN_NOMUTEX;
+        // Where caches are shared, another moment would be read in the application's.
+        let flags = flags | SQLITE_OPEN_PRIVATECACHE;
         let mut raw = std::ptr::null_mut();
         // SAFETY: the name ends with a NUL. What is opened is closed by the drop, also after a failure.
         let code = unsafe { (host.api.open_v2)(name.as_ptr(), &mut raw, flags, std::ptr::null()) };
@@ -30,6 +32,25 @@ impl Connection {
             return Ok(connection);
         }
         Err(if raw.is_null() { Failure::code(code) } else { failed(host, raw) })
+    }
+
+    /// Whether connections of this SQLite may be used by several threads at one time, each its own: it can be built,
+    /// and configured, for one thread alone.
+    pub fn may_be_many_threads(host: &Host) -> bool {
+        // SAFETY: it answers how it was built.
+        if unsafe { (host.api.xthreadsafe)() } == 0 {
+            return false;
+        }
+        let flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_MEMORY | SQLITE_OPEN_FULLMUTEX;
+        let mut raw = std::ptr::null_mut();
+        // A connection that asks for a mutex has none only where nothing has.
+        // SAFETY: the name ends with a NUL; what is opened is closed, also after a failure.
+        unsafe {
+            let code = (host.api.open_v2)(c":memory:".as_ptr(), &mut raw, flags, std::ptr::null());
+            let is_guarded = code == SQLITE_OK && !(host.api.db_mutex)(raw).is_null();
+            (host.api.close)(raw);
+            is_guarded
+        }
     }
 
     /// SQLite's address of it.
@@ -233,9 +254,9 @@ impl Statement {
         self.bound(code)
     }
 
-    /// Sets parameters, from `first` on, to the values of another statement's row, as they are.
-    pub fn bind_row(&mut self, first: usize, row: &Statement) -> Result<()> {
-        for column in 0..row.column_count() {
+    /// Sets parameters, from `first` on, to the values of a row, as they are.
+    pub fn bind_row(&mut self, first: usize, row: &Row<'_>) -> Result<()> {
+        for column in 0..row.len() {
             self.bind_value(first + column, row.value(column))?;
         }
         Ok(())
@@ -273,6 +294,73 @@ impl Drop for Statement {
     fn drop(&mut self) {
         // SAFETY: it is finalized once.
         unsafe { (self.host.api.finalize)(self.raw) };
+    }
+}
+
+/// A value that outlives the row in which it was found.
+pub(crate) struct Kept {
+    host: &'static Host,
+    raw: *mut sqlite3_value,
+}
+
+// SAFETY: it is memory of its own, that of no connection, and who has it is the only one.
+unsafe impl Send for Kept {}
+
+impl Kept {
+    /// A copy of a value of a call that goes on or of a row.
+    pub fn of(host: &'static Host, value: *mut sqlite3_value) -> Result<Kept> {
+        // SAFETY: as promised; the copy is freed by the drop.
+        let raw = unsafe { (host.api.value_dup)(value) };
+        if raw.is_null() { Err(Failure::code(SQLITE_NOMEM)) } else { Ok(Kept { host, raw }) }
+    }
+
+    /// The value, for as long as this lives.
+    pub fn value(&self) -> *mut sqlite3_value {
+        self.raw
+    }
+
+    /// How much memory it takes, roughly.
+    pub fn bytes(&self) -> usize {
+        const VALUE_BYTES: usize = 64;
+        // SAFETY: the value is this one's. Of what is neither, the length would be that of it as text.
+        let content = unsafe {
+            match (self.host.api.value_type)(self.raw) {
+                SQLITE_TEXT | SQLITE_BLOB => (self.host.api.value_bytes)(self.raw),
+                _ => 0,
+            }
+        };
+        VALUE_BYTES + usize::try_from(content).unwrap_or(0)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // SAFETY: it is freed once.
+        unsafe { (self.host.api.value_free)(self.raw) };
+    }
+}
+
+/// A row of values.
+pub(crate) enum Row<'r> {
+    /// What a statement's last step has found.
+    Found(&'r Statement),
+    Kept(&'r [Kept]),
+}
+
+impl Row<'_> {
+    pub fn len(&self) -> usize {
+        match self {
+            Row::Found(statement) => statement.column_count(),
+            Row::Kept(values) => values.len(),
+        }
+    }
+
+    /// A value, which is there as long as the row.
+    pub fn value(&self, column: usize) -> *mut sqlite3_value {
+        match self {
+            Row::Found(statement) => statement.value(column),
+            Row::Kept(values) => values.get(column).map_or(std::ptr::null_mut(), Kept::value),
+        }
     }
 }
 

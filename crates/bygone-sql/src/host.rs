@@ -123,6 +123,10 @@ fn api() -> Api {
         extended_errcode: sqlite3_extended_errcode,
         close: sqlite3_close,
         stmt_readonly: sqlite3_stmt_readonly,
+        xthreadsafe: sqlite3_threadsafe,
+        db_mutex: sqlite3_db_mutex,
+        value_dup: sqlite3_value_dup,
+        value_free: sqlite3_value_free,
         log: sqlite3_log,
     }
 }

@@ -56,7 +56,7 @@ pub use files::{Imported, export_file, import_file};
 pub use host::register;
 pub use run::{execute, run};
 use rusqlite::{Connection, OpenFlags};
-pub use sets::{on_set_progress, set_stats};
+pub use sets::{on_set_progress, set_stats, share_sets};
 pub use statements::is_complete;
 
 /// The SQL databases of a Bygone database.

@@ -2,6 +2,8 @@
 //!
 //! Owns: watching them. May call: `bygone_sql_core`.
 
+use std::time::Duration;
+
 use bygone_sql_core::ffi::sqlite3;
 use bygone_sql_core::{SetProgress, SetStats};
 use rusqlite::Connection;
@@ -39,6 +41,13 @@ use rusqlite::Connection;
 /// ```
 pub fn on_set_progress(connection: &Connection, report: impl FnMut(&SetProgress) -> bool + Send + 'static) {
     bygone_sql_core::on_set_progress(address(connection), Some(Box::new(report)));
+}
+
+/// From how long on that it would still take (5 milliseconds, unless this is called), a set query of this connection is
+/// shared between two threads that it begins, each with a connection of its own, while the one that asks waits; `None`
+/// keeps it to that one. Results, failures and what is reported are the same, in the same order.
+pub fn share_sets(connection: &Connection, left: Option<Duration>) {
+    bygone_sql_core::share_sets(address(connection), left);
 }
 
 /// What the last set query of this connection did; `None` if there was none, or if it failed.

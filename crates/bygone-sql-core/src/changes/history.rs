@@ -17,7 +17,7 @@ use crate::failure::{Failure, Result};
 use crate::ffi::{SQLITE_ERROR, sqlite3, sqlite3_context, sqlite3_value};
 use crate::host::Host;
 use crate::pages::Shape;
-use crate::sets::{Asker, Staging, as_of};
+use crate::sets::{Asker, Sink, Staging, as_of};
 use crate::statement::{Connection, Statement, quoted};
 use crate::vfs;
 use crate::vtab::{self, Equal, Made, Plan, VirtualTable};

@@ -9,17 +9,22 @@
 //! statement fails half-way, and does not say so; but then it has closed the statement's cursors before. So where one
 //! of `bygone_snapshots` or another table of ours was open at the last row, and is not at the end, nothing is done.
 
+mod asking;
 mod reader;
 mod staging;
+mod values;
+mod workers;
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, c_int};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use bygone::SnapshotId;
-pub(crate) use reader::{Asker, uri};
+pub(crate) use asking::as_of;
+pub(crate) use reader::{Asker, Sink, uri};
 pub(crate) use staging::Staging;
-use staging::{aggregates, make_table, value_of};
+use staging::{aggregates, checked, make_table};
+use values::Values;
 
 use crate::api::text;
 use crate::directory::locked;
@@ -27,8 +32,8 @@ use crate::failure::{self, Failure, Result, shielded};
 use crate::ffi::*;
 use crate::functions::wanted_file;
 use crate::host::Host;
-use crate::session::{OnProgress, Session, SetProgress, SetStats, release};
-use crate::statement::{Connection, Statement};
+use crate::session::{OnProgress, Session, SetStats, release};
+use crate::statement::Statement;
 
 /// What is made of the results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +108,14 @@ pub(crate) unsafe fn register(host: &Host, connection: *mut sqlite3) -> c_int {
 pub fn on_set_progress(connection: *mut sqlite3, report: Option<OnProgress>) -> bool {
     let Some(session) = Session::of(connection) else { return false };
     *locked(&session.on_progress) = report;
+    true
+}
+
+/// From how long on that it would still take, a set query of this connection is shared with threads of its own; `None`
+/// keeps it to the one that asks. Answers whether the connection is one that was prepared.
+pub fn share_sets(connection: *mut sqlite3, left: Option<Duration>) -> bool {
+    let Some(session) = Session::of(connection) else { return false };
+    locked(&session.sharing).left = left;
     true
 }
 
@@ -291,24 +304,34 @@ impl Set<'_> {
         // What is wrong in these need not wait for the query.
         let pairs = if self.mechanism == Mechanism::InTable { aggregates(other(1))? } else { Vec::new() };
         let target = match self.mechanism {
-            Mechanism::InVariable => None,
+            Mechanism::InVariable => {
+                checked(other(0))?;
+                None
+            }
             _ => Some(self.target(other(0))?),
         };
+        let place = self.place(schema)?;
+        let Some((schema, name)) = &target else {
+            let mut values = Values::new(self.host);
+            // SAFETY: as promised.
+            let asker = unsafe { self.ask_all(&place, &gathered.snapshots, query, &mut values) }?;
+            let Some(connection) = asker.connection() else { return Ok(()) };
+            // SAFETY: as promised; the value is copied.
+            values.answer(other(0), connection, |value| unsafe {
+                (self.host.api.result_value)(context, value)
+            })?;
+            self.keep(&place, asker);
+            return Ok(());
+        };
+        let mut staging = Staging::new(self.host)?;
         // SAFETY: as promised.
-        let staging = unsafe { self.ask_all(&gathered.snapshots, query, schema) }?;
+        let asker = unsafe { self.ask_all(&place, &gathered.snapshots, query, &mut staging) }?;
+        self.keep(&place, asker);
         let table = match self.mechanism {
-            Mechanism::Collate => staging.collated()?,
             Mechanism::InTable => staging.in_table(&pairs)?,
             Mechanism::Intervals => staging.intervals()?,
-            Mechanism::InVariable => {
-                let mut value = staging.in_variable(other(0))?;
-                let value = value_of(&mut value)?;
-                // SAFETY: as promised; the value is copied.
-                unsafe { (self.host.api.result_value)(context, value) };
-                return Ok(());
-            }
+            Mechanism::Collate | Mechanism::InVariable => staging.collated()?,
         };
-        let Some((schema, name)) = &target else { return Ok(()) };
         // SAFETY: as promised.
         unsafe {
             let count = make_table(self.host, self.connection, (schema, name), table)?;
@@ -342,90 +365,6 @@ impl Set<'_> {
         }
         Ok((schema.to_owned(), table.to_owned()))
     }
-
-    /// Asks the query of all snapshots.
-    ///
-    /// # Safety
-    /// As [`answer`](Set::answer).
-    unsafe fn ask_all(
-        &self,
-        snapshots: &BTreeSet<u64>,
-        query: &str,
-        schema: Option<String>,
-    ) -> Result<Staging> {
-        let file = wanted_file(self.host, self.connection, schema)?;
-        let (directory, table) = {
-            // SAFETY: the files of a connection that is in a call are borrowed by nobody else; this borrow ends here.
-            let file = unsafe { &*file };
-            (file.directory.clone(), file.database.table.clone())
-        };
-        let db = directory.db.clone();
-        let mut staging = Staging::new(self.host)?;
-        let query = Box::new(|_: &Connection| Ok(query.to_owned()));
-        let ids = snapshots.iter().copied().collect();
-        // SAFETY: as promised.
-        let mut asker = unsafe { Asker::new(self.host, self.connection, (directory, table), query, ids) }?;
-        let mut stats = SetStats::default();
-        for &snapshot in snapshots {
-            let progress = SetProgress {
-                snapshot,
-                done: stats.snapshots,
-                total: snapshots.len() as u64,
-                skipped: stats.skipped,
-            };
-            if !self.report(&progress) {
-                return Err(Failure::new(SQLITE_INTERRUPT, "interrupted"));
-            }
-            let asked = asker.turn(snapshot).and_then(|to_be_run| {
-                if to_be_run {
-                    asker.run(snapshot, &mut staging)?;
-                    self.check_rows(&staging, &asker)?;
-                } else {
-                    stats.skipped += 1;
-                }
-                staging.holds_for(snapshot)
-            });
-            asked.map_err(|failure| as_of(&db, snapshot, failure))?;
-            stats.snapshots += 1;
-        }
-        (stats.rows, stats.runs) = staging.counts();
-        stats.page_reads = asker.page_reads();
-        *locked(&self.session.stats) = Some(stats);
-        Ok(staging)
-    }
-
-    /// Whether to go on.
-    fn report(&self, progress: &SetProgress) -> bool {
-        // It may set another one.
-        let Some(mut report) = locked(&self.session.on_progress).take() else { return true };
-        let go_on = report(progress);
-        locked(&self.session.on_progress).get_or_insert(report);
-        go_on
-    }
-
-    /// A variable takes one value a snapshot, or none.
-    fn check_rows(&self, staging: &Staging, asker: &Asker) -> Result<()> {
-        if self.mechanism != Mechanism::InVariable {
-            return Ok(());
-        }
-        let (rows, columns) = (staging.last_run_rows(), asker.column_count());
-        if rows > 1 || columns != 1 {
-            let text =
-                format!("the query gives {rows} rows of {columns} columns, and a variable takes one value");
-            return Err(Failure::new(SQLITE_ERROR, text));
-        }
-        Ok(())
-    }
-}
-
-/// A failure, with the snapshot at which it was met.
-pub(crate) fn as_of(db: &bygone::Db, snapshot: u64, failure: Failure) -> Failure {
-    if failure.code & 0xff == SQLITE_INTERRUPT {
-        return failure;
-    }
-    let name = db.snapshot_info(SnapshotId::from(snapshot)).ok().and_then(|info| info.name);
-    let name = name.map(|name| format!(" ({name:?})")).unwrap_or_default();
-    Failure { text: format!("as of snapshot {snapshot}{name}: {}", failure.text), ..failure }
 }
 
 unsafe extern "C" fn current_snapshot(

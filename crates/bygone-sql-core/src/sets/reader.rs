@@ -1,20 +1,25 @@
 //! One connection that reads snapshot after snapshot.
 //!
-//! Owns: [`Asker`], which turns to snapshots and runs the query. Promises: the query runs again as of a snapshot unless
-//! that could give nothing else than its last run. May call: `file`, `seen`, `vfs`, `session`, `statement`.
+//! Owns: [`Asker`], which turns to snapshots and runs the query; [`Idle`], its connection until the next set query.
+//! Promises: the query runs again as of a snapshot unless that could give nothing else than its last run; what is idle
+//! holds no view and no page, and calls nobody. May call: `file`, `seen`, `vfs`, `session`, `statement`.
 //!
 //! A turn asks `seen` for the pages that SQLite has read since it last dropped its cache: all that the last run has
 //! seen, and perhaps more. If pages of the schema differ, the connection is opened anew, which is what SQLite would do
 //! to its schema at least. Other pages stay with the reader.
+//!
+//! To open a connection and to prepare a query takes longer than many a set query. So the connection of the last one
+//! waits for the next, in the file that the application's connection has of the database, and is closed with it.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::ffi::{c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bygone::{Snapshot, SnapshotId};
 
-use super::staging::Staging;
+use super::values;
 use crate::api::text;
 use crate::directory::{Handle, TABLE_PREFIX, locked};
 use crate::failure::{Failure, Result};
@@ -22,9 +27,9 @@ use crate::ffi::*;
 use crate::file::{MainFile, Past};
 use crate::host::Host;
 use crate::pages::key;
-use crate::seen::{Difference, Moment, Seen};
+use crate::seen::{Difference, Moment, Schema, Seen};
 use crate::session::Session;
-use crate::statement::{Connection, MAIN, Statement};
+use crate::statement::{Connection, MAIN, Row, Statement};
 use crate::vfs;
 
 /// After how many of SQLite's steps it is asked whether all is to end.
@@ -35,6 +40,22 @@ const OUTSIDE: [&str; 2] = ["dbstat", "sqlite_dbpage"];
 
 /// What is asked, as of what a connection reads. It may depend on the schema, and on nothing else.
 type Query<'q> = Box<dyn Fn(&Connection) -> Result<String> + 'q>;
+
+/// Where the runs of a query go.
+pub(crate) trait Sink {
+    /// A run begins, whose rows are what [`push`](Sink::push) is called with next.
+    fn begin_run(&mut self, columns: Vec<String>) -> Result<()>;
+
+    fn push(&mut self, row: &Row<'_>) -> Result<()>;
+
+    fn end_run(&mut self) -> Result<()>;
+
+    /// How many rows all runs have given.
+    fn rows(&self) -> u64;
+
+    /// The last run holds for this snapshot.
+    fn holds_for(&mut self, snapshot: u64) -> Result<()>;
+}
 
 /// Asks one query of many snapshots.
 pub(crate) struct Asker<'q> {
@@ -47,8 +68,12 @@ pub(crate) struct Asker<'q> {
     snapshots: Vec<u64>,
     /// One of these, not before the one that was turned to last.
     horizon: Option<Snapshot>,
-    watch: Box<Watch>,
+    // It goes before the watch that it reports to, and so does what is idle.
     reader: Option<Reader>,
+    idle: Option<Idle>,
+    watch: Box<Watch>,
+    /// Among how many the memory for images is shared.
+    share: usize,
     /// Of connections that are closed.
     page_reads: u64,
 }
@@ -65,38 +90,80 @@ impl<'q> Asker<'q> {
     ) -> Result<Asker<'q>> {
         // SAFETY: as promised.
         let probe = unsafe { Statement::prepare(host, connection, "SELECT 1") }?;
-        let watch = Watch {
-            probe: RefCell::new(probe),
-            is_preparing: Cell::new(false),
-            reads_outside: Cell::new(false),
-        };
-        let watch = Box::new(watch);
-        Ok(Asker {
+        let watch = Watch { probe: RefCell::new(Some(probe)), ..Watch::default() };
+        Ok(Asker::reporting_to(watch, host, (directory, table), query, snapshots))
+    }
+
+    /// On a thread that does the work for another one, until the flag says that all is to end. There is one more such.
+    pub fn of_worker(
+        host: &'static Host,
+        stop: Arc<AtomicBool>,
+        place: (Handle, String),
+        query: Query<'q>,
+        snapshots: Vec<u64>,
+    ) -> Asker<'q> {
+        let watch = Watch { stop: Some(stop), ..Watch::default() };
+        Asker { share: 2, ..Asker::reporting_to(watch, host, place, query, snapshots) }
+    }
+
+    fn reporting_to(
+        watch: Watch,
+        host: &'static Host,
+        (directory, table): (Handle, String),
+        query: Query<'q>,
+        snapshots: Vec<u64>,
+    ) -> Asker<'q> {
+        Asker {
             host,
             directory,
             table,
             query,
             snapshots,
             horizon: None,
-            watch,
             reader: None,
+            idle: None,
+            watch: Box::new(watch),
+            share: 1,
             page_reads: 0,
-        })
+        }
+    }
+
+    /// With a connection that was idle.
+    pub fn with_idle(mut self, idle: Option<Idle>) -> Asker<'q> {
+        self.idle = idle;
+        self
+    }
+
+    /// The connection, for the next set query of the same database; `None` if it is not worth being kept.
+    pub fn into_idle(mut self) -> Result<Option<Idle>> {
+        let Some(reader) = self.reader.take() else { return Ok(None) };
+        let schema = match reader.seen() {
+            Some(seen) if seen.had_room() => seen.schema(&reader.moment)?,
+            _ => None,
+        };
+        let Some(schema) = schema else { return Ok(None) };
+        self.watch.probe.take();
+        let Reader { statement, query, connection, file, session, .. } = reader;
+        // SAFETY: nobody is in a call of the reader's connection, which has let go all pages.
+        unsafe {
+            (*file).seen = None;
+            (*file).set_past(None);
+        }
+        // Nobody has a pointer to this one.
+        let unused = Box::new(Watch::default());
+        let watch = std::mem::replace(&mut self.watch, unused);
+        Ok(Some(Idle { statement, query, connection, file, session, schema, watch }))
     }
 
     /// Turns to a snapshot. Answers whether the query is to be run.
     pub fn turn(&mut self, snapshot: u64) -> Result<bool> {
+        if self.still_holds(snapshot)? {
+            return Ok(false);
+        }
         if self.watch.is_interrupted() {
             return Err(Failure::new(SQLITE_INTERRUPT, "interrupted"));
         }
         let view = self.directory.db.as_of(SnapshotId::from(snapshot))?;
-        if let Some(reader) = &self.reader {
-            let asks_for_more = self.watch.reads_outside.get() || locked(&reader.session.asked).told;
-            let lasts = reader.seen().and_then(|seen| seen.lasts());
-            if !asks_for_more && lasts.is_some_and(|lasts| lasts >= view.seq().into()) {
-                return Ok(false);
-            }
-        }
         let past = Past::new(format!("id:{snapshot}"), view, &self.table)?;
         let moment = (past.view.clone(), past.table.clone());
         self.look_ahead(snapshot, &moment);
@@ -112,8 +179,50 @@ impl<'q> Asker<'q> {
             }
             self.page_reads += reader.page_reads();
         }
-        self.reader = Some(self.open(snapshot, past)?);
+        if let Some(idle) = self.idle.take() {
+            self.resume(idle, &past)?;
+        }
+        if self.reader.is_none() {
+            self.reader = Some(self.open(snapshot, past)?);
+        }
         Ok(true)
+    }
+
+    /// As [`turn`](Asker::turn), where others have asked snapshots since the last turn: the run before is one of
+    /// theirs, which gives the same only if nothing was written at all.
+    pub fn turn_behind_others(&mut self, snapshot: u64) -> Result<bool> {
+        if self.still_holds(snapshot)? {
+            return Ok(false);
+        }
+        self.turn(snapshot)?;
+        Ok(true)
+    }
+
+    /// Whether it is known that nothing was written since the last run that the query has read.
+    fn still_holds(&self, snapshot: u64) -> Result<bool> {
+        let Some(reader) = &self.reader else { return Ok(false) };
+        if self.watch.reads_outside.get() || locked(&reader.session.asked).told {
+            return Ok(false);
+        }
+        let Some(lasts) = reader.seen().and_then(|seen| seen.lasts()) else { return Ok(false) };
+        // Behind what is read there are only later commits: a look-up less for who runs each time.
+        if lasts <= reader.moment.0.seq().into() {
+            return Ok(false);
+        }
+        Ok(lasts >= self.directory.db.seq_of(SnapshotId::from(snapshot))?.into())
+    }
+
+    /// Lets go the memory that is there for more turns, of which there are none.
+    pub fn rest(&mut self) {
+        if let Some(mut seen) = self.reader.as_ref().and_then(Reader::seen) {
+            seen.drop_images();
+        }
+        self.horizon = None;
+    }
+
+    /// Whether all is to end.
+    pub fn is_interrupted(&self) -> bool {
+        self.watch.is_interrupted()
     }
 
     /// Looks for the last of the snapshots that tells what happens to pages behind this one; there may be none but
@@ -123,7 +232,8 @@ impl<'q> Asker<'q> {
             let known = table.as_ref().map(|table| view.unchanged_until(later, table, key(0)));
             matches!(known, Some(Ok(Some(_))))
         };
-        if self.horizon.as_ref().is_some_and(tells) {
+        // What told of an earlier snapshot tells of all up to itself.
+        if self.horizon.as_ref().is_some_and(|horizon| horizon.seq() >= view.seq()) {
             return;
         }
         // One that cannot be read is met when it is its turn.
@@ -149,10 +259,16 @@ impl<'q> Asker<'q> {
         };
         let file = self.host.main_file(connection.raw(), MAIN);
         let file = file.ok_or_else(|| Failure::new(SQLITE_ERROR, "the VFS bygone is not Bygone's"))?;
-        let mut seen = Seen::default();
+        let mut seen = Seen::sharing(self.share);
         seen.set_horizon(self.horizon.clone());
         // SAFETY: nobody is in a call of this connection.
-        unsafe { (*file).seen = Some(RefCell::new(seen)) };
+        let code = unsafe {
+            (*file).seen = Some(RefCell::new(seen));
+            values::register(self.host, connection.raw())
+        };
+        if code != SQLITE_OK {
+            return Err(Failure::code(code));
+        }
         // How much is for the file to say; this is for SQLite to ask it.
         connection.run("PRAGMA mmap_size = 1")?;
         // This loads the schema.
@@ -173,46 +289,74 @@ impl<'q> Asker<'q> {
                 watch.cast_mut().cast(),
             );
         }
+        let statement = self.prepare(&connection, &query)?;
+        Ok(Reader { statement, query, connection, file, session, moment: (past.view, past.table) })
+    }
+
+    /// Prepares the query on a connection that reports to the watch.
+    fn prepare(&self, connection: &Connection, query: &str) -> Result<Statement> {
+        self.watch.reads_outside.set(false);
         self.watch.is_preparing.set(true);
-        let statement = connection.prepare(&query);
+        let statement = connection.prepare(query);
         self.watch.is_preparing.set(false);
         let statement = statement?;
         if statement.column_count() == 0 || !statement.is_read_only() {
             return Err(Failure::new(SQLITE_ERROR, "the query of a set is one that selects"));
         }
-        Ok(Reader { statement, _connection: connection, file, session, moment: (past.view, past.table) })
+        Ok(statement)
+    }
+
+    /// Goes on with a connection that was idle, if it knows the schema.
+    fn resume(&mut self, idle: Idle, past: &Past) -> Result<()> {
+        let moment = (past.view.clone(), past.table.clone());
+        let mut seen = Seen::sharing(self.share);
+        seen.set_horizon(self.horizon.clone());
+        if !seen.resume(&idle.schema, &moment)? {
+            return Ok(());
+        }
+        let Idle { mut statement, query: before, connection, file, session, watch, .. } = idle;
+        // It is what the connection reports to; to the other one nobody does.
+        watch.probe.swap(&self.watch.probe);
+        self.watch = watch;
+        let past = Past { text: past.text.clone(), view: past.view.clone(), table: past.table.clone() };
+        // SAFETY: nobody is in a call of this connection.
+        unsafe {
+            (*file).seen = Some(RefCell::new(seen));
+            (*file).set_past(Some(past));
+            // What is in it was not noted.
+            (*file).drop_cache();
+        }
+        let query = (self.query)(&connection)?;
+        if query != before {
+            statement = self.prepare(&connection, &query)?;
+        }
+        self.reader = Some(Reader { statement, query, connection, file, session, moment });
+        Ok(())
     }
 
     /// Runs the query as of the snapshot that it was turned to.
-    pub fn run(&mut self, snapshot: u64, staging: &mut Staging) -> Result<()> {
+    pub fn run(&mut self, snapshot: u64, sink: &mut dyn Sink) -> Result<()> {
         let Some(reader) = &mut self.reader else { return Ok(()) };
         {
             let mut asked = locked(&reader.session.asked);
             (asked.snapshot, asked.told) = (Some(snapshot), false);
         }
-        staging.begin_run(reader.statement.columns())?;
+        sink.begin_run(reader.statement.columns())?;
         while reader.statement.step()? {
-            staging.push(&reader.statement)?;
+            sink.push(&Row::Found(&reader.statement))?;
         }
         reader.statement.reset();
-        Ok(())
+        sink.end_run()
     }
 
-    /// How many columns the query gives.
-    pub fn column_count(&self) -> usize {
-        self.reader.as_ref().map_or(0, |reader| reader.statement.column_count())
+    /// The connection that runs the query, with its session, between two runs.
+    pub fn connection(&self) -> Option<(&Connection, &Session)> {
+        self.reader.as_ref().map(|reader| (&reader.connection, &*reader.session))
     }
 
     /// How often a page was read.
     pub fn page_reads(&self) -> u64 {
         self.page_reads + self.reader.as_ref().map_or(0, Reader::page_reads)
-    }
-}
-
-impl Drop for Asker<'_> {
-    fn drop(&mut self) {
-        // Before the watch that it reports to.
-        self.reader = None;
     }
 }
 
@@ -235,12 +379,28 @@ pub(crate) fn uri(directory: &Handle, table: &str, moment: &str) -> String {
 struct Reader {
     // It goes before the connection that it is of.
     statement: Statement,
-    _connection: Connection,
+    /// As text.
+    query: String,
+    connection: Connection,
     /// The main database of the connection, as long as that is open.
     file: *mut MainFile,
     session: Arc<Session>,
     /// What it reads.
     moment: Moment,
+}
+
+/// A connection that waits for the next set query, with what it has prepared. It is in no transaction.
+pub(crate) struct Idle {
+    // In the order in which they have to go.
+    statement: Statement,
+    query: String,
+    connection: Connection,
+    file: *mut MainFile,
+    session: Arc<Session>,
+    /// What SQLite knows.
+    schema: Schema,
+    /// Without a probe, which is of somebody else's connection.
+    watch: Box<Watch>,
 }
 
 impl Reader {
@@ -268,9 +428,12 @@ impl Reader {
 }
 
 /// What the reader's connection reports to.
+#[derive(Default)]
 struct Watch {
     /// A statement of the connection that the set query is of: it fails when that is to end.
-    probe: RefCell<Statement>,
+    probe: RefCell<Option<Statement>>,
+    /// The same of a thread that works for the one that is in a call of that connection.
+    stop: Option<Arc<AtomicBool>>,
     is_preparing: Cell<bool>,
     /// Whether the query reads what is not in pages, or what differs each time.
     reads_outside: Cell<bool>,
@@ -278,7 +441,12 @@ struct Watch {
 
 impl Watch {
     fn is_interrupted(&self) -> bool {
+        // Relaxed: nothing but the flag is told by it.
+        if self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+            return true;
+        }
         let Ok(mut probe) = self.probe.try_borrow_mut() else { return false };
+        let Some(probe) = &mut *probe else { return false };
         let interrupted = probe.step().is_err();
         probe.reset();
         interrupted
@@ -309,7 +477,8 @@ unsafe extern "C" fn authorize(
         SQLITE_PRAGMA => watch.reads_outside.set(true),
         SQLITE_READ => {
             let table = name(first);
-            if OUTSIDE.contains(&&table[..]) || table.starts_with("bygone_") {
+            let is_ours = table.starts_with("bygone_") && table.as_bytes() != values::NAME.to_bytes();
+            if OUTSIDE.contains(&&table[..]) || is_ours {
                 watch.reads_outside.set(true);
             }
         }

@@ -8,10 +8,11 @@
 //! its run and the rows of that; `spans`, a row a run, with the snapshots that it holds for. Runs are numbered in the
 //! order of snapshots, and each holds for neighbours.
 
+use super::reader::Sink;
 use crate::failure::{Failure, Result};
 use crate::ffi::{SQLITE_ERROR, sqlite3_value};
 use crate::host::Host;
-use crate::statement::{Connection, Statement, quoted};
+use crate::statement::{Connection, Row, Statement, quoted};
 
 /// One aggregate over a column.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,58 +57,6 @@ impl Staging {
         )?;
         let insert_run = connection.prepare("INSERT INTO runs VALUES (?1, ?2, ?3, ?4)")?;
         Ok(Staging { connection, columns: None, insert_run, rows: 0, runs: 0, first: 1 })
-    }
-
-    /// Begins a run, whose rows are what [`push`](Staging::push) is called with next.
-    pub fn begin_run(&mut self, columns: Vec<String>) -> Result<()> {
-        match &self.columns {
-            None => {
-                let names: String = (0..columns.len()).map(|index| format!(", c{index}")).collect();
-                let values: String = (0..columns.len()).map(|index| format!(", ?{}", index + 2)).collect();
-                self.connection
-                    .run(&format!("CREATE TABLE rows(number INTEGER PRIMARY KEY, run INTEGER{names})"))?;
-                let insert = format!("INSERT INTO rows VALUES (NULL, ?1{values})");
-                self.columns = Some((columns, self.connection.prepare(&insert)?));
-            }
-            Some((before, _)) if *before != columns => {
-                let list = |columns: &[String]| columns.join(", ");
-                let text =
-                    format!("the query gives ({}) here, and ({}) before", list(&columns), list(before));
-                return Err(Failure::new(SQLITE_ERROR, text));
-            }
-            Some(_) => {}
-        }
-        self.runs += 1;
-        self.first = self.rows + 1;
-        Ok(())
-    }
-
-    /// Takes the row that the query has found.
-    pub fn push(&mut self, row: &Statement) -> Result<()> {
-        let Some((_, insert)) = &mut self.columns else { return Ok(()) };
-        insert.bind_number(1, self.runs)?;
-        insert.bind_row(2, row)?;
-        insert.run()?;
-        self.rows += 1;
-        Ok(())
-    }
-
-    /// The last run holds for this snapshot.
-    pub fn holds_for(&mut self, snapshot: u64) -> Result<()> {
-        for (value, parameter) in [snapshot as i64, self.runs, self.first, self.rows].into_iter().zip(1..) {
-            self.insert_run.bind_number(parameter, value)?;
-        }
-        self.insert_run.run()
-    }
-
-    /// How many rows the last run gave.
-    pub fn last_run_rows(&self) -> i64 {
-        self.rows + 1 - self.first
-    }
-
-    /// How many rows there are, and of how many runs.
-    pub fn counts(&self) -> (u64, u64) {
-        (self.rows as u64, self.runs as u64)
     }
 
     /// A connection for questions that have nothing to do with the runs.
@@ -256,12 +205,64 @@ impl Staging {
     }
 }
 
+impl Sink for Staging {
+    fn begin_run(&mut self, columns: Vec<String>) -> Result<()> {
+        match &self.columns {
+            None => {
+                let names: String = (0..columns.len()).map(|index| format!(", c{index}")).collect();
+                let values: String = (0..columns.len()).map(|index| format!(", ?{}", index + 2)).collect();
+                self.connection
+                    .run(&format!("CREATE TABLE rows(number INTEGER PRIMARY KEY, run INTEGER{names})"))?;
+                let insert = format!("INSERT INTO rows VALUES (NULL, ?1{values})");
+                self.columns = Some((columns, self.connection.prepare(&insert)?));
+            }
+            Some((before, _)) if *before != columns => {
+                return Err(other_columns(&columns, before));
+            }
+            Some(_) => {}
+        }
+        self.runs += 1;
+        self.first = self.rows + 1;
+        Ok(())
+    }
+
+    fn push(&mut self, row: &Row<'_>) -> Result<()> {
+        let Some((_, insert)) = &mut self.columns else { return Ok(()) };
+        insert.bind_number(1, self.runs)?;
+        insert.bind_row(2, row)?;
+        insert.run()?;
+        self.rows += 1;
+        Ok(())
+    }
+
+    fn end_run(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn rows(&self) -> u64 {
+        self.rows as u64
+    }
+
+    fn holds_for(&mut self, snapshot: u64) -> Result<()> {
+        for (value, parameter) in [snapshot as i64, self.runs, self.first, self.rows].into_iter().zip(1..) {
+            self.insert_run.bind_number(parameter, value)?;
+        }
+        self.insert_run.run()
+    }
+}
+
+/// The failure of a query that does not give the same columns as of each snapshot.
+pub(super) fn other_columns(here: &[String], before: &[String]) -> Failure {
+    let text = format!("the query gives ({}) here, and ({}) before", here.join(", "), before.join(", "));
+    Failure::new(SQLITE_ERROR, text)
+}
+
 fn columns_of(indices: std::ops::Range<usize>) -> String {
     indices.map(|index| format!("c{index}")).collect::<Vec<_>>().join(", ")
 }
 
 /// The name of an aggregate that there is.
-fn checked(function: &str) -> Result<String> {
+pub(super) fn checked(function: &str) -> Result<String> {
     let name = function.trim().to_ascii_lowercase();
     if FUNCTIONS.contains(&&name[..]) || matches!(&name[..], "first" | "last") {
         return Ok(name);
@@ -316,7 +317,7 @@ pub(crate) unsafe fn make_table(
         let mut insert = prepare(&format!("INSERT INTO {target} VALUES ({})", parameters.join(", ")))?;
         let mut count = 0;
         while answer.step()? {
-            insert.bind_row(1, &answer)?;
+            insert.bind_row(1, &Row::Found(&answer))?;
             insert.run()?;
             count += 1;
         }

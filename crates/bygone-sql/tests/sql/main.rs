@@ -19,5 +19,6 @@ mod readers;
 mod sets;
 mod sets_measured;
 mod sets_random;
+mod sets_readers;
 mod statements;
 mod support;

@@ -3,7 +3,9 @@
 //! Owns: databases that change at random, whose snapshots lie in all kinds of places, and what asking each of them by
 //! itself gives. May call: the support.
 
-use bygone_sql::{SetStats, Sql, set_stats};
+use std::time::Duration;
+
+use bygone_sql::{SetStats, Sql, set_stats, share_sets};
 use rusqlite::Connection;
 
 use crate::support::{Place, Random, number, rows, run};
@@ -100,7 +102,10 @@ impl History {
             "SELECT g, v FROM t WHERE g = 3 AND v > 900 ORDER BY k",
             "SELECT length(pad) AS g, count(*) AS v FROM t WHERE k < 100 GROUP BY 1 ORDER BY 1",
         ];
-        for (query, index) in queries.into_iter().zip(0..) {
+        let shares = [None, Some(Duration::ZERO)];
+        let asked = queries.iter().flat_map(|query| shares.map(|share| (*query, share)));
+        for ((query, share), index) in asked.zip(0..) {
+            share_sets(&self.connection, share);
             // Some of the snapshots.
             let picked: Vec<u64> = (1..=self.snapshots).filter(|_| self.random.below(4) > 0).collect();
             let list = picked.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
@@ -112,7 +117,7 @@ impl History {
             let brute: Vec<(u64, String)> =
                 picked.iter().flat_map(|id| apart(*id).into_iter().map(|row| (*id, row))).collect();
             let ask = |call: &str| number(&self.connection, &format!("SELECT {call} {from}"));
-            let log = format!("seed {}, {query}, {list}", self.seed);
+            let log = format!("seed {}, {query}, {list}, {share:?}", self.seed);
 
             ask(&format!("CollateData(id, '{query}', 'collated{index}')"));
             let collated = rows(&self.connection, &format!("SELECT * FROM collated{index} ORDER BY rowid"));

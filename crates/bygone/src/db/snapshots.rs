@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::history::prune::{Kept, chains};
 use crate::history::retention::Retention;
 use crate::history::{SnapshotInfo, SnapshotRef};
-use crate::ids::SnapshotId;
+use crate::ids::{Seq, SnapshotId};
 use crate::lease::Leases;
 use crate::limits::PAGE_BYTES;
 use crate::snapshot::rows::micros;
@@ -51,6 +51,23 @@ impl Db {
         let mut info = self.engine().past.find(&self.snapshot(), &snapshot.into())?;
         self.engine().add_leases(std::slice::from_mut(&mut info))?;
         Ok(info)
+    }
+
+    /// The commit that [`as_of`](Db::as_of) would read as of: a look-up, without opening the view.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let db = bygone::Db::open(directory.path().join("bank"))?;
+    /// db.snapshot_now("before-fees")?;
+    /// assert_eq!(db.seq_of("before-fees")?, db.as_of("before-fees")?.seq());
+    /// # bygone::Result::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    /// `SnapshotNotFound` or `OutsideWindow`, as `as_of`; `Corruption` or `Io`.
+    pub fn seq_of(&self, snapshot: impl Into<SnapshotRef>) -> Result<Seq> {
+        let now = self.snapshot();
+        Ok(Seq(self.engine().past.seq_of(&now, &snapshot.into())?))
     }
 
     /// Deletes a declared snapshot. Its name may be given again. Views of it that are open in this process read on; one

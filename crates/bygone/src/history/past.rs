@@ -68,10 +68,7 @@ impl Past {
         let mut retries = RETRIES;
         loop {
             let now = present.snapshot();
-            let seq = match self.in_window(&now, wanted)? {
-                Some(seq) => seq,
-                None => self.find_to_read(&now, wanted)?.1,
-            };
+            let seq = self.seq_of(&now, wanted)?;
             let view = self.view_at(present, &now, seq);
             let is_merged = seq < now.layers()?.base.seq();
             if !is_merged || !self.is_ahead_of(&now) || retries == 0 {
@@ -88,6 +85,14 @@ impl Past {
     /// Whether another base than that of a view of now is published.
     pub(super) fn is_ahead_of(&self, now: &Snapshot) -> bool {
         now.layers().is_ok_and(|now| self.store.generation() != now.base.generation())
+    }
+
+    /// The commit that is meant, declared or in the window, as of a view of the present.
+    pub fn seq_of(&self, now: &Snapshot, wanted: &SnapshotRef) -> Result<u64> {
+        match self.in_window(now, wanted)? {
+            Some(seq) => Ok(seq),
+            None => Ok(self.find_to_read(now, wanted)?.1),
+        }
     }
 
     fn view_at(&self, present: &Present, now: &Snapshot, seq: u64) -> Result<Snapshot> {
