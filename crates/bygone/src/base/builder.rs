@@ -2,14 +2,14 @@
 //!
 //! Owns: the entries that are not in a page yet, and where pages are cut. Promises: entries are held until
 //! two pages are full, so that the last two pages of a stretch are balanced and none is tiny unless the
-//! stretch is; all others come out nearly full. May call: the page writer.
+//! stretch is; all others come out nearly full. May call: nothing but the formats of pages.
 
 use crate::error::Result;
 use crate::limits::PAGE_BYTES;
 
 use super::keyed::{self, head_of};
 use super::leaf::LARGE_FLAG;
-use super::page::{Head, Kind, common_prefix};
+use super::page::{HEADER_BYTES, Head, Kind, Page, common_prefix};
 use super::pointer::PagePointer;
 use super::writer::PageWriter;
 
@@ -19,6 +19,23 @@ const FILL_BYTES: usize = PAGE_BYTES * 97 / 100;
 
 /// Below this a stretch takes in its right neighbour.
 const UNDERFULL_BYTES: usize = PAGE_BYTES / 3;
+
+/// A page that is made, and has no place in the file yet.
+pub(super) struct Made {
+    /// Where its keys begin.
+    pub lower: Vec<u8>,
+    head: Head,
+    page: Box<Page>,
+    cached: bool,
+}
+
+impl Made {
+    pub fn write(&self, writer: &mut PageWriter) -> Result<PagePointer> {
+        writer.write(self.head, self.cached, |page| {
+            page[HEADER_BYTES..].copy_from_slice(&self.page[HEADER_BYTES..]);
+        })
+    }
+}
 
 #[derive(Clone, Copy)]
 struct Entry {
@@ -228,18 +245,18 @@ impl Builder {
         if balanced { cut } else { self.fitting(PAGE_BYTES) }
     }
 
-    /// Writes the first of two full pages; its lower bound and where it is.
-    pub fn emit_full(&mut self, writer: &mut PageWriter) -> Result<(Vec<u8>, PagePointer)> {
-        self.emit(self.fitting(FILL_BYTES), writer)
+    /// The first of two full pages.
+    pub fn make_full(&mut self) -> Made {
+        self.make(self.fitting(FILL_BYTES))
     }
 
-    /// Writes the next page, when no more entries follow.
-    pub fn emit_final(&mut self, writer: &mut PageWriter) -> Result<(Vec<u8>, PagePointer)> {
-        self.emit(self.final_cut(), writer)
+    /// The next page, when no more entries follow.
+    pub fn make_final(&mut self) -> Made {
+        self.make(self.final_cut())
     }
 
-    fn emit(&mut self, count: usize, writer: &mut PageWriter) -> Result<(Vec<u8>, PagePointer)> {
-        let pointer = self.write_page(count, writer)?;
+    fn make(&mut self, count: usize) -> Made {
+        let (head, page) = self.make_page(count);
         let next_lower = self.entries.get(count).map(|next| {
             let next = self.key(next);
             match (self.level, self.entries[..count].last()) {
@@ -250,7 +267,7 @@ impl Builder {
         });
         let lower = std::mem::replace(&mut self.lower, next_lower.unwrap_or_default());
         self.remove_first(count);
-        Ok((lower, pointer))
+        Made { lower, head, page, cached: self.cached }
     }
 
     fn remove_first(&mut self, count: usize) {
@@ -264,44 +281,44 @@ impl Builder {
         self.data_bytes = self.entries.iter().map(|entry| entry.data_len).sum();
     }
 
-    fn write_page(&self, count: usize, writer: &mut PageWriter) -> Result<PagePointer> {
+    /// A page of the first entries, all but its header.
+    fn make_page(&self, count: usize) -> (Head, Box<Page>) {
         let entries = &self.entries[..count];
         let keyed = &entries[self.first_key()..];
         let prefix_len = self.shared_prefix(keyed);
         let kind = if self.level == 0 { Kind::Leaf } else { Kind::Inner };
         let head = Head { kind, level: self.level, count: keyed.len(), prefix_len };
-        writer.write(head, self.cached, |page| {
-            if let Some(first) = keyed.first() {
-                page[super::page::HEADER_BYTES..][..prefix_len]
-                    .copy_from_slice(&self.key(first)[..prefix_len]);
+        let mut page = Box::new([0; PAGE_BYTES]);
+        if let Some(first) = keyed.first() {
+            page[HEADER_BYTES..][..prefix_len].copy_from_slice(&self.key(first)[..prefix_len]);
+        }
+        let mut head_at = keyed::heads_at(prefix_len);
+        let mut offset_at = head_at + 4 * keyed.len();
+        let mut at = keyed::index_bytes(prefix_len, keyed.len());
+        if self.level > 0 {
+            for entry in entries {
+                page[at..at + PagePointer::BYTES].copy_from_slice(self.data(entry));
+                at += PagePointer::BYTES;
             }
-            let mut head_at = keyed::heads_at(prefix_len);
-            let mut offset_at = head_at + 4 * keyed.len();
-            let mut at = keyed::index_bytes(prefix_len, keyed.len());
-            if self.level > 0 {
-                for entry in entries {
-                    page[at..at + PagePointer::BYTES].copy_from_slice(self.data(entry));
-                    at += PagePointer::BYTES;
-                }
-            }
-            for entry in keyed {
-                let suffix = &self.key(entry)[prefix_len..];
-                page[head_at..head_at + 4].copy_from_slice(&head_of(suffix).to_le_bytes());
-                page[offset_at..offset_at + 2].copy_from_slice(&(at as u16).to_le_bytes());
-                (head_at, offset_at) = (head_at + 4, offset_at + 2);
-                if self.level == 0 {
-                    let flag = if entry.large { LARGE_FLAG } else { 0 };
-                    page[at..at + 2].copy_from_slice(&(suffix.len() as u16 | flag).to_le_bytes());
-                    at += 2;
-                }
-                page[at..at + suffix.len()].copy_from_slice(suffix);
-                at += suffix.len();
-                if self.level == 0 {
-                    page[at..at + entry.data_len].copy_from_slice(self.data(entry));
-                    at += entry.data_len;
-                }
-            }
+        }
+        for entry in keyed {
+            let suffix = &self.key(entry)[prefix_len..];
+            page[head_at..head_at + 4].copy_from_slice(&head_of(suffix).to_le_bytes());
             page[offset_at..offset_at + 2].copy_from_slice(&(at as u16).to_le_bytes());
-        })
+            (head_at, offset_at) = (head_at + 4, offset_at + 2);
+            if self.level == 0 {
+                let flag = if entry.large { LARGE_FLAG } else { 0 };
+                page[at..at + 2].copy_from_slice(&(suffix.len() as u16 | flag).to_le_bytes());
+                at += 2;
+            }
+            page[at..at + suffix.len()].copy_from_slice(suffix);
+            at += suffix.len();
+            if self.level == 0 {
+                page[at..at + entry.data_len].copy_from_slice(self.data(entry));
+                at += entry.data_len;
+            }
+        }
+        page[offset_at..offset_at + 2].copy_from_slice(&(at as u16).to_le_bytes());
+        (head, page)
     }
 }

@@ -26,6 +26,7 @@ pub(super) enum Stored<'a> {
 
 #[derive(Clone, Copy)]
 pub(super) struct Leaf<'a> {
+    page: &'a Page,
     keyed: Keyed<'a>,
 }
 
@@ -40,7 +41,7 @@ fn split(entry: &[u8]) -> (&[u8], &[u8], bool) {
 impl<'a> Leaf<'a> {
     #[inline]
     pub fn new(page: &'a Page) -> Leaf<'a> {
-        Leaf { keyed: Keyed::new(page, page::count(page)) }
+        Leaf { page, keyed: Keyed::new(page, page::count(page)) }
     }
 
     #[inline]
@@ -65,7 +66,17 @@ impl<'a> Leaf<'a> {
     #[inline]
     pub fn record(&self, i: usize) -> (&'a [u8], Stored<'a>) {
         let (suffix, value, large) = self.raw(i);
-        (suffix, if large { Stored::Large(LargeValue::new(value)) } else { Stored::Inline(value) })
+        let value =
+            if large { Stored::Large(LargeValue::new(value, self.page, i)) } else { Stored::Inline(value) };
+        (suffix, value)
+    }
+
+    /// The large values from record `i` on, up to the first that is not large.
+    pub fn large_from(self, i: usize) -> impl Iterator<Item = LargeValue<'a>> {
+        (i..self.len()).map_while(move |i| match self.record(i).1 {
+            Stored::Large(large) => Some(large),
+            Stored::Inline(_) => None,
+        })
     }
 
     /// The record with this key, or else where it would stand.

@@ -7,12 +7,12 @@
 //! The walk goes down only to leaves that have updates. Their records, with the updates applied, stream into
 //! the builder of level 0, and each builder's pages become entries of the one above; so touched neighbours,
 //! also under different parents, come out as full pages. Before a page is taken over as it is, the builders
-//! below its parent are flushed.
+//! below its parent are flushed. Leaves between which large values lie are held back, and come to lie side by side.
 
 use crate::error::{Error, Result};
 use crate::limits::{KEY_BYTES_MAX, PAGE_BYTES, VALUE_BYTES_MAX};
 
-use super::builder::Builder;
+use super::builder::{Builder, Made};
 use super::inner::Inner;
 use super::leaf::{INLINE_VALUE_BYTES_MAX, Leaf, Stored};
 use super::overflow::{self, LargeValue};
@@ -22,10 +22,18 @@ use super::read_ahead::ReadAhead;
 use super::rebuild::Updates;
 use super::writer::PageWriter;
 
+/// So many leaves wait at most.
+const LEAVES_MAX: usize = 32;
+
 pub(super) struct Merge<'a> {
     writer: &'a mut PageWriter,
     updates: &'a mut dyn Updates,
     builders: Vec<Builder>,
+    /// Leaves that have no place yet, in order, because pages of large values were written between them. None of them
+    /// is underfull, and the builder of leaves holds more.
+    waiting: Vec<Made>,
+    /// Whether pages of large values were written since leaves were.
+    leaves_apart: bool,
     read_ahead: ReadAhead,
     /// Stop when the writer has written so many pages.
     written_max: u64,
@@ -50,6 +58,8 @@ impl<'a> Merge<'a> {
             writer,
             updates,
             builders: vec![Builder::new(0)],
+            waiting: Vec::new(),
+            leaves_apart: false,
             read_ahead: ReadAhead::default(),
             stopped: false,
             records: table.map_or(0, |table| table.records),
@@ -98,6 +108,10 @@ impl<'a> Merge<'a> {
             let bound = if last { upper } else { Some(to.as_slice()) };
             let child = inner.child(i);
             let touched = !self.stopped && Self::next_key(self.updates, bound)?.is_some();
+            if !touched && level > 1 {
+                // They count for how full the page above them is.
+                self.write_leaves()?;
+            }
             if touched || self.builders[..usize::from(level)].iter().any(Builder::is_underfull) {
                 if level > 1 {
                     self.inner(&child, level - 1, &from, bound)?;
@@ -225,6 +239,7 @@ impl<'a> Merge<'a> {
         let overflow_pages = self.writer.written - written;
         self.pages += overflow_pages;
         self.overflow_pages += overflow_pages;
+        self.leaves_apart |= overflow_pages > 0;
         self.updates.advance()?;
         if self.builders[0].is_full() {
             self.emit_full(0)?;
@@ -271,19 +286,39 @@ impl<'a> Merge<'a> {
     }
 
     fn emit_full(&mut self, level: u8) -> Result<()> {
-        let (lower, pointer) = self.builders[usize::from(level)].emit_full(self.writer)?;
-        self.pages += 1;
-        self.push_child(level + 1, &lower, &pointer)
+        let made = self.builders[usize::from(level)].make_full();
+        self.emit(level, made)
     }
 
     /// Makes pages of all that is pending at a level.
     fn flush(&mut self, level: u8) -> Result<()> {
         while !self.builders[usize::from(level)].is_empty() {
-            let (lower, pointer) = self.builders[usize::from(level)].emit_final(self.writer)?;
-            self.pages += 1;
-            self.push_child(level + 1, &lower, &pointer)?;
+            let made = self.builders[usize::from(level)].make_final();
+            self.emit(level, made)?;
         }
         self.builders[usize::from(level)].end();
+        if level == 0 { self.write_leaves() } else { Ok(()) }
+    }
+
+    fn emit(&mut self, level: u8, made: Made) -> Result<()> {
+        self.pages += 1;
+        if level > 0 {
+            let pointer = made.write(self.writer)?;
+            return self.push_child(level + 1, &made.lower, &pointer);
+        }
+        self.waiting.push(made);
+        // Leaves lie side by side, so that many can be read at once.
+        if self.leaves_apart && self.waiting.len() < LEAVES_MAX { Ok(()) } else { self.write_leaves() }
+    }
+
+    fn write_leaves(&mut self) -> Result<()> {
+        self.leaves_apart = false;
+        let mut waiting = std::mem::take(&mut self.waiting);
+        for made in waiting.drain(..) {
+            let pointer = made.write(self.writer)?;
+            self.push_child(1, &made.lower, &pointer)?;
+        }
+        self.waiting = waiting;
         Ok(())
     }
 

@@ -31,6 +31,7 @@ mod scan;
 mod space;
 mod space_pages;
 mod store;
+mod stretch;
 mod superblock;
 mod verify;
 mod version;

@@ -11,11 +11,11 @@
 use crate::error::Result;
 use crate::limits::VALUE_BYTES_MAX;
 
-use super::leaf::INLINE_VALUE_BYTES_MAX;
+use super::leaf::{INLINE_VALUE_BYTES_MAX, Leaf};
 use super::page::{self, HEADER_BYTES, Kind, PAYLOAD_BYTES, Page};
 use super::pointer::PagePointer;
 use super::store::PageStore;
-use crate::cache;
+use crate::cache::{self, Guard};
 
 /// How many pointers a reference may have.
 const POINTERS_MAX: usize = 8;
@@ -32,6 +32,9 @@ const FIXED_BYTES: usize = 6;
 #[derive(Clone, Copy)]
 pub(super) struct LargeValue<'a> {
     bytes: &'a [u8],
+    /// The leaf that it stands in.
+    leaf: &'a Page,
+    record: usize,
 }
 
 /// Stores a page of this kind, level, count and payload.
@@ -81,8 +84,8 @@ fn index_pointer(page: &Page, i: usize) -> PagePointer {
 
 impl<'a> LargeValue<'a> {
     #[inline]
-    pub fn new(bytes: &'a [u8]) -> LargeValue<'a> {
-        LargeValue { bytes }
+    pub fn new(bytes: &'a [u8], leaf: &'a Page, record: usize) -> LargeValue<'a> {
+        LargeValue { bytes, leaf, record }
     }
 
     pub fn len(&self) -> usize {
@@ -93,7 +96,7 @@ impl<'a> LargeValue<'a> {
         self.bytes[4]
     }
 
-    fn pointers(&self) -> impl Iterator<Item = PagePointer> + 'a {
+    fn pointers(self) -> impl ExactSizeIterator<Item = PagePointer> + Clone + 'a {
         self.bytes[FIXED_BYTES..].as_chunks().0.iter().map(PagePointer::decode)
     }
 
@@ -102,12 +105,34 @@ impl<'a> LargeValue<'a> {
         self.pointers().next()
     }
 
+    /// The value's page `i`, if `pointer` leads to it. Where it is not cached, the pages that follow may be read with
+    /// it: those of this value certainly, those of the leaf's next records if these are read one after the other.
+    #[inline]
+    fn page<'g>(
+        &self,
+        i: usize,
+        pointer: &PagePointer,
+        store: &PageStore,
+        guard: &'g Guard,
+    ) -> Result<&'g Page> {
+        match store.cached(pointer, guard) {
+            Some(page) => Ok(page),
+            None => {
+                let rest = self.pointers().skip(i + 1);
+                let next =
+                    Leaf::new(self.leaf).large_from(self.record + 1).take_while(|next| next.level() == 0);
+                let mut following = rest.clone().chain(next.flat_map(LargeValue::pointers));
+                store.load_before(pointer, rest.len(), &mut following, guard)
+            }
+        }
+    }
+
     /// Hands the value to `found`: where one page holds it, without a copy.
     pub fn with(&self, store: &PageStore, found: &mut dyn FnMut(&[u8])) -> Result<()> {
         let len = self.len();
         if let (true, Some(pointer)) = (len <= PAYLOAD_BYTES, self.first_pointer()) {
             let guard = cache::pin();
-            let page = store.page(&pointer, &guard)?;
+            let page = self.page(0, &pointer, store, &guard)?;
             found(data(page, len, store, &pointer)?);
             return Ok(());
         }
@@ -122,9 +147,9 @@ impl<'a> LargeValue<'a> {
         out.clear();
         let len = self.len();
         if self.level() == 0 {
-            for pointer in self.pointers() {
+            for (i, pointer) in self.pointers().enumerate() {
                 let guard = cache::pin();
-                let page = store.page(&pointer, &guard)?;
+                let page = self.page(i, &pointer, store, &guard)?;
                 out.extend_from_slice(data(page, (len - out.len()).min(PAYLOAD_BYTES), store, &pointer)?);
             }
             return Ok(());

@@ -4,7 +4,7 @@
 //! from the root; nothing is held between calls, so that neither cache nor collector wait for whoever has a
 //! path. May call: the page store.
 
-use crate::cache;
+use crate::cache::{self, Guard};
 use crate::error::Result;
 
 use super::inner::Inner;
@@ -31,6 +31,7 @@ pub(super) enum Towards<'k> {
 
 #[derive(Default)]
 pub(super) struct Path {
+    root: Option<TableRoot>,
     /// From the root down; the last step's page is the leaf's parent.
     steps: Vec<Step>,
 }
@@ -44,6 +45,7 @@ impl Path {
         towards: Towards<'_>,
     ) -> Result<PagePointer> {
         self.steps.clear();
+        self.root = Some(*root);
         self.descend_from(store, root.root, root.level, towards)
     }
 
@@ -69,8 +71,29 @@ impl Path {
             };
             self.steps.push(Step { page: pointer, child, children });
             pointer = inner.child(child);
+            if level == 1 {
+                let onwards = !matches!(towards, Towards::Last);
+                Self::prepare_leaf(&self.root, store, &inner, child, onwards, &guard)?;
+            }
         }
         Ok(pointer)
+    }
+
+    /// Sees to it that a leaf is cached, and perhaps those that come after it `onwards`.
+    fn prepare_leaf(
+        root: &Option<TableRoot>,
+        store: &PageStore,
+        parent: &Inner<'_>,
+        child: usize,
+        onwards: bool,
+        guard: &Guard,
+    ) -> Result<()> {
+        if let Some(root) = root
+            && !store.is_cached(&parent.child(child))
+        {
+            store.load_leaf(root, parent, child, onwards, guard)?;
+        }
+        Ok(())
     }
 
     /// The leaf behind the one the path leads to.
@@ -104,7 +127,11 @@ impl Path {
             if !page::is(page, Kind::Inner, level) || inner.children() != step.children {
                 return Err(unexpected_level(store, &step.page));
             }
+            let onwards = neighbour(step.child) > step.child;
             step.child = neighbour(step.child);
+            if level == 1 {
+                Self::prepare_leaf(&self.root, store, &inner, step.child, onwards, &guard)?;
+            }
             inner.child(step.child)
         };
         self.steps.truncate(turn + 1);

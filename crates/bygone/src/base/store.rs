@@ -217,17 +217,21 @@ impl PageStore {
     /// The page that a pointer means.
     #[inline(always)]
     pub fn page<'g>(&self, pointer: &PagePointer, guard: &'g Guard) -> Result<&'g Page> {
-        if let Some(frame) = self.frames.get(pointer.slot, guard)
-            && frame.tag() == pointer.birth
-            && let Some(page) = frame.bytes().first_chunk()
-        {
-            return Ok(page);
+        match self.cached(pointer, guard) {
+            Some(page) => Ok(page),
+            None => self.load(pointer, guard),
         }
-        self.load(pointer, guard)
+    }
+
+    /// The page that a pointer means if it is cached, and not archived.
+    #[inline(always)]
+    pub(super) fn cached<'g>(&self, pointer: &PagePointer, guard: &'g Guard) -> Option<&'g Page> {
+        let frame = self.frames.get(pointer.slot, guard)?;
+        if frame.tag() == pointer.birth { frame.bytes().first_chunk() } else { None }
     }
 
     #[cold]
-    fn load<'g>(&self, pointer: &PagePointer, guard: &'g Guard) -> Result<&'g Page> {
+    pub(super) fn load<'g>(&self, pointer: &PagePointer, guard: &'g Guard) -> Result<&'g Page> {
         if let Some(archive) = self.archive()
             && let Some(page) = archive.cached(pointer.id(), guard)
         {
@@ -249,12 +253,17 @@ impl PageStore {
 
     /// Reads unchecked bytes from where a page begins.
     pub(super) fn read_raw(&self, pointer: &PagePointer, bytes: &mut [u8]) -> Result<()> {
-        // Relaxed: whoever has a pointer got it behind a lock or with a base version, so later than the slot
-        // was counted.
-        if !pointer.is_sound(u64::MAX) || pointer.slot >= self.slots.load(Ordering::Relaxed) {
+        if !self.is_in_file(pointer) {
             return Err(self.corruption(pointer, "a pointer leads beyond the file's end"));
         }
         self.file.read_at(bytes, pointer.offset())
+    }
+
+    /// Whether the file has the slot.
+    pub(super) fn is_in_file(&self, pointer: &PagePointer) -> bool {
+        // Relaxed: whoever has a pointer got it behind a lock or with a base version, so later than the slot
+        // was counted.
+        pointer.is_sound(u64::MAX) && pointer.slot < self.slots.load(Ordering::Relaxed)
     }
 
     pub(super) fn check(&self, page: &Page, pointer: &PagePointer) -> Result<()> {
@@ -326,7 +335,7 @@ impl PageStore {
 
     /// Notes that the file has or will have at least so many slots.
     pub(super) fn count_slots(&self, slots: u64) {
-        // Relaxed: see `read_raw`.
+        // Relaxed: see `is_in_file`.
         self.slots.fetch_max(slots, Ordering::Relaxed);
     }
 

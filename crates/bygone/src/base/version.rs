@@ -6,7 +6,7 @@
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
-use crate::cache;
+use crate::cache::{self, Guard};
 use crate::error::Result;
 use crate::layer::Lookup;
 use crate::lease::Lease;
@@ -15,7 +15,7 @@ use crate::limits::PAGE_BYTES;
 use super::cursor::BaseCursor;
 use super::inner::Inner;
 use super::leaf::{Leaf, Stored};
-use super::page::{self, Kind};
+use super::page::{self, Kind, Page};
 use super::pointer::{BaseRoot, PagePointer, TableRoot};
 use super::scan::{self, Visit};
 use super::store::PageStore;
@@ -116,7 +116,10 @@ impl BaseVersion {
             let inner = Inner::new(page);
             pointer = inner.child(inner.child_of(key));
         }
-        let page = store.page(&pointer, &guard)?;
+        let page = match store.cached(&pointer, &guard) {
+            Some(page) => page,
+            None => self.load_leaf(root, key, &guard)?,
+        };
         if !page::is(page, Kind::Leaf, 0) {
             return Err(unexpected_level(store, &pointer));
         }
@@ -127,6 +130,27 @@ impl BaseVersion {
             Stored::Large(large) => large.with(store, found)?,
         }
         Ok(Lookup::Found)
+    }
+
+    /// The leaf where a key would be, which is not cached. Goes down once more, so that who finds all in the cache does
+    /// not have to remember the way.
+    #[cold]
+    fn load_leaf<'g>(&self, root: &TableRoot, key: &[u8], guard: &'g Guard) -> Result<&'g Page> {
+        let store = &*self.store;
+        let mut pointer = root.root;
+        for level in (1..=root.level).rev() {
+            let page = store.page(&pointer, guard)?;
+            if !page::is(page, Kind::Inner, level) {
+                return Err(unexpected_level(store, &pointer));
+            }
+            let inner = Inner::new(page);
+            let child = inner.child_of(key);
+            if level == 1 {
+                return store.load_leaf(root, &inner, child, false, guard);
+            }
+            pointer = inner.child(child);
+        }
+        store.load(&pointer, guard)
     }
 
     /// A cursor over one table, off the end until it is moved.

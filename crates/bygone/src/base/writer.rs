@@ -80,8 +80,7 @@ impl PageWriter {
         self.buffer.extend_from_slice(&page);
         self.written += 1;
         if cached {
-            let mut frame = NewFrame::new(PAGE_BYTES, self.generation);
-            frame.copy_from_slice(&page);
+            let frame = NewFrame::of(&page, self.generation);
             self.store.frames.insert(slot, frame, &cache::pin());
         }
         Ok(PagePointer { slot, birth: self.generation, checksum: crc32c::crc32c(&page) })

@@ -68,7 +68,7 @@ impl<'g> Frame<'g> {
 
     #[inline]
     pub fn bytes(self) -> &'g [u8] {
-        // SAFETY: `NewFrame::new` allocated and initialised `len` bytes there, and nobody writes to them once
+        // SAFETY: `NewFrame::filled` allocated and initialised `len` bytes there, and nobody writes to them once
         // the frame is shared.
         unsafe {
             let data = self.header.as_ptr().cast::<u8>().add(DATA_OFFSET);
@@ -166,6 +166,23 @@ unsafe impl Send for NewFrame {}
 impl NewFrame {
     /// A frame of `len` zero bytes.
     pub fn new(len: usize, tag: u64) -> NewFrame {
+        // SAFETY: there is room for so many bytes.
+        unsafe { NewFrame::filled(len, tag, |data| data.write_bytes(0, len)) }
+    }
+
+    /// A frame of these bytes.
+    pub fn of(bytes: &[u8], tag: u64) -> NewFrame {
+        // SAFETY: there is room for so many bytes, in memory that is not theirs.
+        unsafe {
+            NewFrame::filled(bytes.len(), tag, |data| {
+                data.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len());
+            })
+        }
+    }
+
+    /// # Safety
+    /// `fill` must initialise `len` bytes from where it is told, for which there is room, and must not panic.
+    unsafe fn filled(len: usize, tag: u64, fill: impl FnOnce(NonNull<u8>)) -> NewFrame {
         let layout = layout(len);
         // SAFETY: the layout's size is not zero; it, and a slot, which only pages get, has room for the header and
         // `len` bytes behind `DATA_OFFSET`, and its alignment is at least the header's.
@@ -177,14 +194,14 @@ impl NewFrame {
             let frame = memory.cast::<Header>();
             let referenced = AtomicBool::new(false);
             frame.write(Header { tag, len, birth: ERAS.now(), referenced, slot: slot.is_some() });
-            memory.add(DATA_OFFSET).write_bytes(0, len);
+            fill(memory.add(DATA_OFFSET));
             NewFrame { frame }
         }
     }
 
     /// What the frame takes of the budget.
     pub fn allocated_bytes(&self) -> usize {
-        // SAFETY: `new` wrote it.
+        // SAFETY: `filled` wrote it.
         unsafe { self.frame.as_ref() }.allocated_bytes()
     }
 
@@ -199,7 +216,7 @@ impl Deref for NewFrame {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `new` allocated and initialised `len` bytes there, and `self` is the only owner.
+        // SAFETY: `filled` allocated and initialised `len` bytes there, and `self` is the only owner.
         unsafe {
             let len = self.frame.as_ref().len;
             std::slice::from_raw_parts(self.frame.as_ptr().cast::<u8>().add(DATA_OFFSET), len)

@@ -152,6 +152,14 @@ impl FrameTable {
         unsafe { Frame::from_raw(frame, guard) }.tag() == tag
     }
 
+    /// How many blocks lie cached right before `index`, up to `max`; a guess by the time it is answered.
+    pub fn row_before(&self, index: u64, max: usize) -> usize {
+        // Relaxed: nothing is looked at there.
+        let is_cached =
+            |index: u64| self.slot(index).is_some_and(|slot| !slot.load(Ordering::Relaxed).is_null());
+        (0..index).rev().take(max).take_while(|index| is_cached(*index)).count()
+    }
+
     /// Forgets the block at `index`.
     pub fn remove(&self, index: u64) {
         if let Some(slot) = self.slot(index) {
@@ -234,6 +242,17 @@ mod tests {
         }
         table.remove(64);
         assert!(table.get(64, &guard).is_none());
+    }
+
+    #[test]
+    fn a_row_ends_where_nothing_is_cached() {
+        let table = FrameTable::new(&Cache::new(1 << 20));
+        let guard = pin();
+        for index in [0, 1, 2, 60, 61, 62, 63, 64, 65] {
+            assert_eq!(table.insert(index, NewFrame::of(&[7; 100], 3), &guard).bytes(), &[7; 100][..]);
+        }
+        let rows = [0, 2, 3, 4, 63, 64, 66, 1000].map(|index| table.row_before(index, 5));
+        assert_eq!(rows, [0, 2, 3, 0, 3, 4, 5, 0]);
     }
 
     #[test]

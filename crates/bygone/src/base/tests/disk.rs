@@ -28,6 +28,7 @@ pub struct MemoryFile {
     /// How many more writes and syncs succeed; negative: all.
     pub successes: AtomicI64,
     pub reads: AtomicI64,
+    pub read_bytes: AtomicI64,
 }
 
 impl MemoryDisk {
@@ -51,6 +52,7 @@ impl MemoryFile {
             logging: AtomicBool::new(true),
             successes: AtomicI64::new(-1),
             reads: AtomicI64::new(0),
+            read_bytes: AtomicI64::new(0),
         })
     }
 
@@ -126,6 +128,7 @@ impl Disk for MemoryDisk {
 impl DiskFile for MemoryFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         self.reads.fetch_add(1, Ordering::Relaxed);
+        self.read_bytes.fetch_add(buffer.len() as i64, Ordering::Relaxed);
         let bytes = self.bytes.lock().unwrap();
         let found = bytes.get(offset as usize..offset as usize + buffer.len());
         buffer.copy_from_slice(found.ok_or(ErrorKind::UnexpectedEof)?);

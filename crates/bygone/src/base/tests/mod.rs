@@ -8,6 +8,7 @@ mod disk;
 mod format;
 mod rebuilds;
 mod space;
+mod stretches;
 mod values;
 
 use std::collections::BTreeMap;
