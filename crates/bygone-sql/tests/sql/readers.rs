@@ -149,3 +149,47 @@ fn a_database_without_locks_is_refused() {
     }
     assert_eq!(number(&Connection::open(place.uri("&nolock=0")).unwrap(), "SELECT count(*) FROM t"), 0);
 }
+
+/// Large transactions go straight into the base, which nobody who writes to another SQL database notices.
+#[test]
+fn large_transactions_beside_small_ones_of_another_database() {
+    let place = Place::with(bygone::Options::new().memtable_bytes(1 << 20));
+    for name in ["large", "small"] {
+        run(&place.db.sql(name).unwrap(), "CREATE TABLE t(a INTEGER PRIMARY KEY, b)");
+    }
+    let before = place.db.stats().unwrap().bulk_commits;
+    let done = AtomicBool::new(false);
+    let committed = thread::scope(|scope| {
+        let small = scope.spawn(|| {
+            let connection = place.db.sql("small").unwrap();
+            run(&connection, "PRAGMA synchronous = NORMAL");
+            let mut committed = 0;
+            while !done.load(Ordering::Relaxed) {
+                run(&connection, "BEGIN; INSERT INTO t(b) VALUES ('small')");
+                thread::yield_now();
+                run(&connection, "COMMIT");
+                committed += 1;
+            }
+            committed
+        });
+        let connection = place.db.sql("large").unwrap();
+        for round in 0..12 {
+            run(
+                &connection,
+                "INSERT INTO t(b) WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < 3000)
+                 SELECT randomblob(1000) FROM c",
+            );
+            if round % 4 == 3 {
+                run(&connection, "VACUUM");
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+        small.join().unwrap()
+    });
+    assert!(place.db.stats().unwrap().bulk_commits > before);
+    for (name, rows) in [("large", 12 * 3000), ("small", committed)] {
+        let connection = place.db.sql(name).unwrap();
+        assert_eq!(number(&connection, "SELECT count(*) FROM t"), rows);
+        check(&connection);
+    }
+}

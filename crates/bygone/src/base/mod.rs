@@ -25,6 +25,7 @@ mod page;
 mod path;
 mod pointer;
 mod reach;
+mod reached_leaves;
 mod read_ahead;
 mod rebuild;
 mod scan;

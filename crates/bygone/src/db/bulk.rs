@@ -4,8 +4,9 @@
 //! not at all; what declared snapshots and the window see of the state before it is kept. May call: everything
 //! below db.
 //!
-//! 1. What was committed is flushed and merged while others go on committing. 2. Nobody commits or makes tables
-//!    from here on; the little that came meanwhile is flushed and merged, too, so that the base is the present.
+//! 1. What was committed is flushed and merged while others go on committing, unless it is a transaction that has
+//!    lost already. 2. Nobody commits or makes tables from here on; a transaction is validated; the little that came
+//!    meanwhile is flushed and merged, too, so that the base is the present.
 //! 3. One rebuild applies the commit's updates; the old base is kept as a key frame if a declared snapshot or the
 //!    window needs it. 4. The superblock that names the new base is the commit: it also says that the commit's
 //!    number is used, and that the log goes on behind it. 5. Views get base and number at once.
@@ -14,17 +15,19 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
-use super::engine::{Engine, lock};
+use super::engine::{Counters, Engine, lock};
 use crate::base::{BaseVersion, Rebuild, Updates};
 use crate::error::Result;
 use crate::history::Interval;
-use crate::history::plan::Chain;
 use crate::history::visibility::Needed;
 use crate::ids::{Seq, SnapshotId};
+use crate::limits::PAGE_BYTES;
 use crate::snapshot::rows::{self, FIRST_TABLE, TableRow};
 use crate::snapshot::{Change, Diff, Snapshot, Table};
+use crate::txn::commit::Request;
 use crate::txn::record::{Declaration, Marks, Place, system_records};
 use crate::txn::standstill::Standstill;
 
@@ -35,10 +38,8 @@ pub(super) struct Bulk<'e> {
     pub now: Snapshot,
     base: Arc<BaseVersion>,
     rebuild: Rebuild,
-    /// The tables' handles by their names: as they are to be afterwards.
-    handles: MutexGuard<'e, BTreeMap<String, Table>>,
-    created: Vec<(String, Table)>,
-    dropped: Vec<String>,
+    /// `None` for a commit that neither makes nor drops any: then nobody who asks for a table waits for it.
+    tables: Option<Tables<'e>>,
     /// The place that it has.
     pub place: Place,
     next_snapshot_id: u64,
@@ -51,30 +52,75 @@ pub(super) struct Bulk<'e> {
     declares: bool,
 }
 
+/// The tables that a bulk commit finds, makes and drops.
+struct Tables<'e> {
+    /// The handles by their names: as they are to be afterwards.
+    handles: MutexGuard<'e, BTreeMap<String, Table>>,
+    created: Vec<(String, Table)>,
+    dropped: Vec<String>,
+}
+
 impl Engine {
     /// Makes a bulk commit of what `apply` does.
     pub fn bulk_commit<T>(&self, apply: impl FnOnce(&mut Bulk<'_>) -> Result<T>) -> Result<(Seq, T)> {
+        let _bulk = lock(&self.bulk);
+        self.merge_ahead(None)?;
+        let handles = self.present.context().tables.lock();
+        let tables = Tables { handles, created: Vec::new(), dropped: Vec::new() };
+        self.commit_at_standstill(Some(tables), None, apply)
+    }
+
+    /// Makes a bulk commit of a transaction, whose writes `apply` applies; it makes and drops no table.
+    pub fn bulk_commit_of<T>(
+        &self,
+        transaction: Request,
+        apply: impl FnOnce(&mut Bulk<'_>) -> Result<T>,
+    ) -> Result<(Seq, T)> {
+        let _bulk = lock(&self.bulk);
+        self.merge_ahead(Some(&transaction))?;
+        self.commit_at_standstill(None, Some(transaction), apply)
+    }
+
+    /// Flushes and merges what is there, unless the transaction is refused already.
+    fn merge_ahead(&self, transaction: Option<&Request>) -> Result<()> {
         let committer = &self.writer()?.committer;
+        let mut standstill = committer.stand_still()?;
+        transaction.map_or(Ok(()), |transaction| standstill.validate(transaction))?;
+        standstill.freeze()?;
+        drop(standstill);
         self.guarded(|engine| {
-            committer.freeze()?;
             engine.flush_all()?;
             engine.merge_all()
         })?;
-        let handles = self.present.context().tables.lock();
+        Ok(())
+    }
+
+    fn commit_at_standstill<T>(
+        &self,
+        tables: Option<Tables<'_>>,
+        mut transaction: Option<Request>,
+        apply: impl FnOnce(&mut Bulk<'_>) -> Result<T>,
+    ) -> Result<(Seq, T)> {
+        let committer = &self.writer()?.committer;
         let merging = lock(&self.merging);
         let mut standstill = committer.stand_still()?;
+        if let Some(transaction) = &mut transaction {
+            standstill.validate(transaction)?;
+            // It is asked for no more, and would keep pages that may be used again.
+            transaction.read = None;
+        }
+        // What is flushed now needs room among the runs.
+        self.guarded(|engine| engine.merge_holding(&merging))?;
+        standstill.freeze()?;
         self.guarded(|engine| {
-            // What is flushed now needs room among the runs.
-            engine.merge_holding(&merging)?;
-            standstill.freeze()?;
             engine.flush_all()?;
             engine.merge_holding(&merging)
         })?;
         let log_segment = standstill.roll_log()?;
-        let mut bulk = Bulk::begin(self, &mut standstill, handles)?;
+        let mut bulk = Bulk::begin(self, &mut standstill, tables)?;
         let applied = apply(&mut bulk)?;
         let place = bulk.place;
-        let published = bulk.publish(log_segment, standstill);
+        let published = bulk.publish(log_segment, standstill, transaction.as_ref());
         if let Err(error) = &published
             && self.store.is_poisoned()
         {
@@ -83,7 +129,12 @@ impl Engine {
         published?;
         drop(merging);
         self.tell_runs();
-        self.writer()?.wal.release_before(log_segment)?;
+        // As behind a merge. The commit stands, whatever fails now: the next one is told, because the database is
+        // poisoned.
+        self.relieve();
+        let _ = self.store.shrink();
+        self.archive_signal.raise();
+        let _ = self.guarded(|engine| engine.writer()?.wal.release_before(log_segment));
         Ok((Seq(place.seq), applied))
     }
 }
@@ -92,7 +143,7 @@ impl<'e> Bulk<'e> {
     fn begin(
         engine: &'e Engine,
         standstill: &mut Standstill<'_>,
-        handles: MutexGuard<'e, BTreeMap<String, Table>>,
+        tables: Option<Tables<'e>>,
     ) -> Result<Bulk<'e>> {
         let place = standstill.next_place();
         let base = engine.present.layers().base.clone();
@@ -103,9 +154,7 @@ impl<'e> Bulk<'e> {
             now: engine.present.snapshot(),
             rebuild: engine.store.rebuild(&base)?,
             base,
-            handles,
-            created: Vec::new(),
-            dropped: Vec::new(),
+            tables,
             place,
             next_snapshot_id: place.snapshot_id,
             next_table_id: 0,
@@ -139,26 +188,32 @@ impl<'e> Bulk<'e> {
         Ok(SnapshotId(id))
     }
 
+    fn tables(&mut self) -> &mut Tables<'e> {
+        self.tables.as_mut().expect("no transaction makes or drops a table")
+    }
+
     /// Sees to it that the table of this name has this id: makes it if there is none or only one with another.
     pub fn table(&mut self, name: &str, id: u32) -> Result<()> {
-        if self.handles.get(name).is_some_and(|table| table.id() == id) {
+        if self.tables().handles.get(name).is_some_and(|table| table.id() == id) {
             return Ok(());
         }
         self.drop_table(name)?;
         let row = TableRow { id, created_seq: self.place.seq };
         self.rebuild.set(rows::TABLES, name.as_bytes(), Some(&row.encode()))?;
         let database = self.engine.present.context().tables.database();
-        self.created.push((name.to_owned(), Table::new(database, id, name, self.place.seq)));
+        let table = Table::new(database, id, name, self.place.seq);
+        self.tables().created.push((name.to_owned(), table));
         self.next_table_id = self.next_table_id.max(id.saturating_add(1));
         Ok(())
     }
 
     /// The id of the table of this name; made if there is none.
     pub fn table_named(&mut self, name: &str) -> Result<u32> {
-        if let Some((_, made)) = self.created.iter().find(|(other, _)| other == name) {
+        let tables = self.tables();
+        if let Some((_, made)) = tables.created.iter().find(|(other, _)| other == name) {
             return Ok(made.id());
         }
-        let there = self.handles.get(name).filter(|_| !self.dropped.iter().any(|other| other == name));
+        let there = tables.handles.get(name).filter(|_| !tables.dropped.iter().any(|other| other == name));
         if let Some(table) = there {
             return Ok(table.id());
         }
@@ -176,14 +231,14 @@ impl<'e> Bulk<'e> {
 
     /// Drops the table of this name, if there is one.
     pub fn drop_table(&mut self, name: &str) -> Result<()> {
-        if self.dropped.iter().any(|other| other == name) {
+        let tables = self.tables();
+        if tables.dropped.iter().any(|other| other == name) {
             return Ok(());
         }
-        let Some(table) = self.handles.get(name) else { return Ok(()) };
-        self.rebuild.drop_table(table.id())?;
-        self.rebuild.set(rows::TABLES, name.as_bytes(), None)?;
-        self.dropped.push(name.to_owned());
-        Ok(())
+        let Some(id) = tables.handles.get(name).map(Table::id) else { return Ok(()) };
+        tables.dropped.push(name.to_owned());
+        self.rebuild.drop_table(id)?;
+        self.rebuild.set(rows::TABLES, name.as_bytes(), None)
     }
 
     /// Applies updates to a table.
@@ -194,7 +249,12 @@ impl<'e> Bulk<'e> {
     }
 
     /// The commit happens.
-    fn publish(mut self, log_segment: u64, standstill: Standstill<'_>) -> Result<()> {
+    fn publish(
+        mut self,
+        log_segment: u64,
+        standstill: Standstill<'_>,
+        transaction: Option<&Request>,
+    ) -> Result<()> {
         let Bulk { engine, place, base, .. } = &self;
         let (engine, place, from, root) = (*engine, *place, base.seq(), base.root());
         let needed = Needed::new(std::mem::take(&mut self.declared), self.window.clone());
@@ -210,6 +270,7 @@ impl<'e> Bulk<'e> {
         }
         let retained = if keeps_base { root.generation } else { engine.store.newest_retained() };
         let (next_snapshot_id, next_table_id) = (self.next_snapshot_id, self.next_table_id);
+        let written_bytes = self.rebuild.written_pages() * PAGE_BYTES as u64;
         let new_base = self.rebuild.finish(place.seq, retained, || {
             let mut manifest = lock(&engine.manifest);
             manifest.flushed_seq = place.seq;
@@ -218,19 +279,27 @@ impl<'e> Bulk<'e> {
             manifest.next_snapshot_id = next_snapshot_id;
             manifest.next_table_id = manifest.next_table_id.max(next_table_id);
             manifest.last_time_micros = place.time_micros;
-            // Nothing leads on from the history before to what comes.
-            manifest.chain = Chain::default();
+            // Nothing leads on from the history before to what comes. Its runs can be put together.
+            let chain = std::mem::take(&mut manifest.chain);
+            if chain.is_scattered(engine.history_run_worth_bytes()) {
+                // Relaxed: who prunes looks again and again.
+                engine.prune_wanted.store(true, Ordering::Relaxed);
+            }
             manifest.retained_bases += u64::from(keeps_base);
             manifest.encode()
         })?;
         engine.superblock_written();
-        for name in self.dropped {
-            if let Some(table) = self.handles.remove(&name) {
-                table.set_dropped(place.seq);
+        Counters::add(&engine.counters.merged_bytes, written_bytes);
+        Counters::add(&engine.counters.bulk_commits, 1);
+        if let Some(tables) = &mut self.tables {
+            for name in tables.dropped.drain(..) {
+                if let Some(table) = tables.handles.remove(&name) {
+                    table.set_dropped(place.seq);
+                }
             }
+            tables.handles.extend(tables.created.drain(..));
         }
-        self.handles.extend(self.created);
-        standstill.committed(place, next_snapshot_id, new_base);
+        standstill.committed(place, next_snapshot_id, new_base, transaction);
         let committer = &engine.writer()?.committer;
         committer.forget_declared_before(place.seq);
         if self.declares {

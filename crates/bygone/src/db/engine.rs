@@ -49,6 +49,8 @@ pub(crate) struct Engine {
     pub manifest: Mutex<Manifest>,
     /// The id that the next table gets. Changed under the lock of the directory of tables.
     pub next_table_id: AtomicU32,
+    /// Held by who makes a bulk commit, before all other locks.
+    pub bulk: Mutex<()>,
     /// Held by who archives or prunes, by who flushes, and by who merges. Lock order: `archiving`; `flushing` or
     /// `merging`, never both; the store's publish lock; `manifest`; `pending`; the backlog's.
     pub archiving: Mutex<()>,
@@ -95,6 +97,7 @@ pub(crate) struct Counters {
     pub flushes: AtomicU64,
     pub consolidations: AtomicU64,
     pub merges: AtomicU64,
+    pub bulk_commits: AtomicU64,
     pub archived_bytes: AtomicU64,
 }
 
@@ -130,15 +133,8 @@ impl Engine {
         marks: Marks,
         durability: Durability,
     ) -> Result<Committed> {
-        self.writer()?.committer.commit(Request {
-            hashes: hashes(&writes, self.present.context().hash_seed),
-            writes,
-            marks,
-            tables,
-            read: None,
-            reads: None,
-            durability,
-        })
+        let hashes = hashes(&writes, self.present.context().hash_seed);
+        self.commit_request(Request { writes, hashes, marks, tables, read: None, reads: None, durability })
     }
 
     /// Does background work. A failure leaves nobody sure what is on the disk, so it poisons the database,

@@ -14,6 +14,7 @@ mod engine;
 mod export;
 mod flush;
 mod keep;
+mod large;
 mod manifest;
 mod merge;
 mod open;
@@ -48,7 +49,7 @@ use crate::limits::TABLES_MAX;
 use crate::snapshot::{Snapshot, Table};
 use crate::txn::record::{Marks, TableChange, check_name};
 use crate::txn::write_set::Writes;
-use crate::txn::{Transaction, check_write};
+use crate::txn::{Owner, Transaction, check_write};
 use crate::value::Value;
 
 /// An open database. Cheap to clone; the last clone that is dropped closes it.
@@ -155,7 +156,7 @@ impl Db {
     }
 
     /// What a transaction holds so that the database stays open under it.
-    fn owner(&self) -> Arc<dyn Send + Sync> {
+    fn owner(&self) -> Arc<dyn Owner> {
         self.open.clone()
     }
 

@@ -392,6 +392,7 @@ impl Parts<'_> {
             next_table_id: next_table_id.into(),
             archiving: Mutex::default(),
             flushing: Mutex::default(),
+            bulk: Mutex::default(),
             merging: Mutex::default(),
             merge_signal: Signal::default(),
             prune_wanted: prune_wanted.into(),

@@ -97,6 +97,8 @@ pub struct Stats {
     pub consolidations: u64,
     /// How often runs were merged into the base.
     pub merges: u64,
+    /// Commits that went straight into the base: large transactions, and what restores, receives or replaces.
+    pub bulk_commits: u64,
 }
 
 /// What [`Db::verify`] read and found whole.
@@ -188,6 +190,7 @@ impl Db {
             flushes: count(&counters.flushes),
             consolidations: count(&counters.consolidations),
             merges: count(&counters.merges),
+            bulk_commits: count(&counters.bulk_commits),
         })
     }
 

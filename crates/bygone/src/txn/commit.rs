@@ -349,12 +349,7 @@ impl Committer {
         let group =
             Arc::new(Group { last_seq: numbers.next_seq - 1, remaining: AtomicUsize::new(payloads.len()) });
         lock(&self.publisher).groups.push_back(group.clone());
-        let keep_recent = self.running.oldest();
-        match keep_recent {
-            Some(oldest) => leader.recent.forget_up_to(oldest),
-            None => leader.recent.forget_all(),
-        }
-        let keep_recent = keep_recent.is_some();
+        let keep_recent = self.keeps_recent(&mut leader);
         let own =
             own_place.map(|place| self.accept(&mut leader, own.request, place, group.clone(), keep_recent));
         for Member { ticket, pending, place } in members {
@@ -368,7 +363,29 @@ impl Committer {
         own
     }
 
-    /// The log has this commit: notes what later ones are validated against.
+    /// Whether next commits' write sets may be asked for. Forgets those that nobody asks for any more.
+    pub(super) fn keeps_recent(&self, leader: &mut Leader) -> bool {
+        let oldest = self.running.oldest();
+        leader.recent.forget_up_to(oldest.unwrap_or(u64::MAX));
+        oldest.is_some()
+    }
+
+    /// Notes what later commits are validated against.
+    pub(super) fn note(&self, leader: &mut Leader, request: &Request, seq: u64, keep_recent: bool) {
+        for hash in &request.hashes {
+            leader.conflicts.note(*hash, seq);
+        }
+        let drops_table = matches!(request.marks.table_change, Some(TableChange::Drop { .. }));
+        if keep_recent {
+            let dropped_table = drops_table.then(|| request.tables.first().map(Table::id)).flatten();
+            leader.recent.push(RecentCommit { seq, writes: request.writes.clone(), dropped_table });
+        }
+        if drops_table {
+            request.tables.iter().for_each(|table| table.set_dropped(seq));
+        }
+    }
+
+    /// The log has this commit.
     fn accept(
         &self,
         leader: &mut Leader,
@@ -377,18 +394,7 @@ impl Committer {
         group: Arc<Group>,
         keep_recent: bool,
     ) -> Accepted {
-        for hash in &request.hashes {
-            leader.conflicts.note(*hash, place.seq);
-        }
-        let drops_table = matches!(request.marks.table_change, Some(TableChange::Drop { .. }));
-        if keep_recent {
-            let dropped_table = drops_table.then(|| request.tables.first().map(Table::id)).flatten();
-            let writes = request.writes.clone();
-            leader.recent.push(RecentCommit { seq: place.seq, writes, dropped_table });
-        }
-        if drops_table {
-            request.tables.iter().for_each(|table| table.set_dropped(place.seq));
-        }
+        self.note(leader, &request, place.seq, keep_recent);
         if place.snapshot_id != 0 {
             self.note_declared(place.seq);
         }

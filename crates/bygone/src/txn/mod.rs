@@ -38,7 +38,7 @@ use crate::value::Value;
 pub struct Transaction {
     committer: Arc<Committer>,
     /// Keeps the database open.
-    _owner: Arc<dyn Send + Sync>,
+    owner: Arc<dyn Owner>,
     view: Snapshot,
     writes: WriteSet,
     tables: Vec<Table>,
@@ -46,6 +46,12 @@ pub struct Transaction {
     metadata: Vec<u8>,
     /// `None` under plain snapshot isolation.
     serializable: Option<Serializable>,
+}
+
+/// The database as its transactions know it. It stays open as long as one has it.
+pub(crate) trait Owner: Send + Sync {
+    /// Commits, in the way that is best for so much.
+    fn commit(&self, request: Request) -> Result<Committed>;
 }
 
 /// What a serializable transaction keeps beside its writes.
@@ -65,7 +71,7 @@ impl Drop for Serializable {
 impl Transaction {
     pub(crate) fn begin(
         committer: Arc<Committer>,
-        owner: Arc<dyn Send + Sync>,
+        owner: Arc<dyn Owner>,
         durability: Durability,
     ) -> Result<Transaction> {
         committer.health.check()?;
@@ -75,7 +81,7 @@ impl Transaction {
 
     pub(crate) fn begin_serializable(
         committer: Arc<Committer>,
-        owner: Arc<dyn Send + Sync>,
+        owner: Arc<dyn Owner>,
         durability: Durability,
     ) -> Result<Transaction> {
         committer.health.check()?;
@@ -86,14 +92,14 @@ impl Transaction {
 
     fn over(
         committer: Arc<Committer>,
-        owner: Arc<dyn Send + Sync>,
+        owner: Arc<dyn Owner>,
         view: Snapshot,
         durability: Durability,
         serializable: Option<Serializable>,
     ) -> Transaction {
         Transaction {
             committer,
-            _owner: owner,
+            owner,
             view,
             writes: WriteSet::default(),
             tables: Vec::new(),
@@ -208,6 +214,12 @@ impl Transaction {
 
     /// Commits; answers the commit's number, or that of the view if there was nothing to write.
     ///
+    /// A large transaction (from a quarter of a [memtable](crate::Options::memtable_bytes) on) is not written to the
+    /// log, to a run and to the base, but to the base alone, if little was committed since the last merge, and its keys
+    /// lie so close together that few other records are written anew for it, or it is half as large as the base. Then
+    /// it is durable when this returns, whatever it [asked for](Transaction::set_durability), and other commits wait
+    /// until it is, as they do behind one that is written to the log and synced.
+    ///
     /// # Errors
     /// `Conflict` if another transaction changed what this one wrote (or, serializable, read) first: nothing
     /// was written, begin anew. `Io` or `Poisoned` if the log failed; then whether the commit survives
@@ -258,12 +270,12 @@ impl Transaction {
     }
 
     fn finish(self, declaration: Option<Declaration>) -> Result<Committed> {
-        let Transaction { committer, _owner, view, writes, tables, durability, serializable, .. } = self;
+        let Transaction { committer, owner, view, writes, tables, durability, serializable, .. } = self;
         let reads = serializable.as_ref().map(|serializable| {
             std::mem::take(&mut *serializable.reads.lock().unwrap_or_else(PoisonError::into_inner))
         });
         let writes = Writes::from(writes);
-        committer.commit(Request {
+        owner.commit(Request {
             hashes: hashes(&writes, committer.present.context().hash_seed),
             writes,
             marks: Marks { declaration, ..Marks::default() },

@@ -4,10 +4,11 @@
 //! of its numbers; who waits to commit goes on behind the standstill; if it is dropped early, nothing happened.
 //! May call: the committer, wal, snapshot.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use std::time::SystemTime;
 
-use super::commit::{Committer, Leader, lock};
+use super::commit::{Committer, Leader, Request, lock};
 use super::record::Place;
 use crate::base::BaseVersion;
 use crate::error::Result;
@@ -47,6 +48,12 @@ impl Standstill<'_> {
         self.leader.as_ref().map_or(0, |leader| leader.numbers.next_seq - 1)
     }
 
+    /// Whether a transaction may commit now: as for a commit through the log.
+    pub fn validate(&self, request: &Request) -> Result<()> {
+        let leader = self.leader.as_ref().expect("only taken when it is dropped");
+        self.committer.validate(leader, request, std::iter::empty())
+    }
+
     /// Freezes the active memtable if there is anything in it.
     pub fn freeze(&mut self) -> Result<()> {
         let committer = self.committer;
@@ -72,9 +79,15 @@ impl Standstill<'_> {
     /// The next commit has been made, durably: `base` holds it and everything before it, and the log goes on
     /// behind it. Makes it visible. `next_snapshot_id` is given next.
     ///
-    /// Transactions that began before it lose: what they have read may be different now, and nobody kept what
-    /// the commit wrote.
-    pub fn committed(mut self, place: Place, next_snapshot_id: u64, base: Arc<BaseVersion>) {
+    /// What a transaction wrote, later ones are validated against. Of any other bulk commit nobody keeps what it
+    /// wrote, so transactions that began before it lose: what they have read may be different now.
+    pub fn committed(
+        mut self,
+        place: Place,
+        next_snapshot_id: u64,
+        base: Arc<BaseVersion>,
+        transaction: Option<&Request>,
+    ) {
         let committer = self.committer;
         let leader = self.leader();
         assert_eq!(place.seq, leader.numbers.next_seq, "nobody committed meanwhile");
@@ -83,7 +96,16 @@ impl Standstill<'_> {
         leader.numbers.next_seq = place.seq + 1;
         leader.numbers.next_snapshot_id = next_snapshot_id;
         leader.numbers.last_time_micros = place.time_micros;
-        leader.oldest_read = place.seq;
+        match transaction {
+            Some(request) => {
+                let keep_recent = committer.keeps_recent(leader);
+                committer.note(leader, request, place.seq, keep_recent);
+                // Relaxed: a figure for people.
+                let bytes = request.writes.bytes() as u64;
+                committer.application_bytes.fetch_add(bytes, Ordering::Relaxed);
+            }
+            None => leader.oldest_read = place.seq,
+        }
         committer.present.publish_at(place.seq, |layers| layers.with_merged(base, &[], place.seq));
     }
 }

@@ -355,11 +355,6 @@ impl RecentCommits {
         }
     }
 
-    pub fn forget_all(&mut self) {
-        self.commits.clear();
-        self.bytes = 0;
-    }
-
     pub fn since(&self, seq: u64) -> impl Iterator<Item = &RecentCommit> + Clone {
         let start = self.commits.partition_point(|commit| commit.seq <= seq);
         self.commits.range(start..)

@@ -44,11 +44,31 @@ impl Writes {
 
     /// All writes as (table, key, value), sorted.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &[u8], Option<&[u8]>)> + Clone {
-        let (one, set) = match self {
-            Writes::One(one) => (Some(one.write()), None),
+        let (one, set) = self.either();
+        one.map(OneWrite::write).into_iter().chain(set.into_iter().flat_map(WriteSet::iter))
+    }
+
+    /// The tables written to, each with how many writes it gets.
+    pub fn tables(&self) -> impl Iterator<Item = (u32, usize)> {
+        let (one, set) = self.either();
+        let set = set.into_iter().flat_map(WriteSet::tables).map(|(table, writes)| (table, writes.len()));
+        one.into_iter().map(|one| (one.table, 1)).chain(set)
+    }
+
+    /// The writes to one table as (key, value), sorted.
+    pub fn of_table(&self, table: u32) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
+        let (one, set) = self.either();
+        let one = one.filter(|one| one.table == table).map(OneWrite::write);
+        let set = set.and_then(|set| set.table(table)).into_iter().flat_map(|writes| writes.iter());
+        let set = set.map(|(key, value)| (&key[..], value.as_deref()));
+        one.into_iter().map(|(_, key, value)| (key, value)).chain(set)
+    }
+
+    fn either(&self) -> (Option<&OneWrite>, Option<&WriteSet>) {
+        match self {
+            Writes::One(one) => (Some(one), None),
             Writes::Set(set) => (None, Some(set)),
-        };
-        one.into_iter().chain(set.into_iter().flat_map(WriteSet::iter))
+        }
     }
 
     pub fn contains(&self, table: u32, key: &[u8]) -> bool {
@@ -181,6 +201,12 @@ mod tests {
             set.put(16, b"key", value.map(Value::from));
             let (one, set) = (Writes::one(16, b"key", value), Writes::from(set));
             assert_eq!(one.iter().collect::<Vec<_>>(), set.iter().collect::<Vec<_>>());
+            assert_eq!(one.tables().collect::<Vec<_>>(), set.tables().collect::<Vec<_>>());
+            for table in [16, 17] {
+                let of_table =
+                    |writes: &Writes| writes.of_table(table).map(|(key, _)| key.to_vec()).collect::<Vec<_>>();
+                assert_eq!(of_table(&one), of_table(&set));
+            }
             assert_eq!(one.bytes(), set.bytes());
             for (table, key) in [(16, &b"key"[..]), (17, b"key"), (16, b"ke"), (16, b"keyv")] {
                 assert_eq!(one.contains(table, key), set.contains(table, key));

@@ -26,8 +26,16 @@ impl Driver {
         let Driver { random, model, open, .. } = self;
         let Open { tx, pending } = &mut open[transaction];
         let dropped = model.is_dropped(&handle, pending.view.seq);
-        match random.below(10) {
-            0..5 => {
+        match random.below(100) {
+            // Enough of them to go straight into the base.
+            0..2 if !dropped => {
+                for _ in 0..60 {
+                    let (key, value) = (random.key(), random.value());
+                    tx.put(&table, &key, &value[..]).unwrap();
+                    pending.write(handle.clone(), key, Some(value));
+                }
+            }
+            0..50 => {
                 let value = (!random.percent(25)).then(|| random.value());
                 let answer = match &value {
                     Some(value) => tx.put(&table, &key, &value[..]),
@@ -40,7 +48,7 @@ impl Driver {
                 answer.unwrap();
                 pending.write(handle, key, value);
             }
-            5..8 => {
+            50..80 => {
                 let answer = tx.get(&table, &key);
                 let written = pending.writes.get(&handle.identity).and_then(|(_, writes)| writes.get(&key));
                 let found = answer.as_ref().ok().cloned().flatten();

@@ -32,7 +32,8 @@ fn step(db: &Db, model: &mut Model, random: &mut Random, eager: bool) -> Result<
             let snapshot = eager || random.below(8) == 0;
             transaction(db, model, random, count, snapshot)
         }
-        40..52 => transaction(db, model, random, 40, eager),
+        40..50 => transaction(db, model, random, 40, eager),
+        50..52 => transaction(db, model, random, 400, eager),
         52..70 => single(db, model, random),
         70..76 => {
             model.push(model.now().clone());
