@@ -1,8 +1,8 @@
 //! Memory for the pages that a transaction writes.
 //!
-//! Owns: [`Frames`]. Promises: what was put is got; the commit gets pages where they lie, in the order of their numbers;
-//! memory is used again by the next transaction, so that neither the allocator nor the system has to give it each time.
-//! May call: nothing.
+//! Owns: [`Frames`]. Promises: what was put is got; the commit gets pages where they lie, in the order of their
+//! numbers; memory is used again by the next transaction, so that neither the allocator nor the system has to give it
+//! each time. May call: nothing.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
