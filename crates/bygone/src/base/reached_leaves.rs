@@ -1,44 +1,49 @@
 //! How many leaves updates would rewrite.
 //!
-//! Owns: the estimate. Promises: takes little time however many the updates are; reads inner pages only. May call: the
-//! page store.
+//! Owns: the count. Promises: takes time in proportion to the leaves that are counted, hardly to the updates; reads
+//! inner pages only. May call: the page store.
 
 use crate::error::Result;
 
 use super::path::{Path, Towards};
+use super::pointer::PagePointer;
 use super::version::BaseVersion;
 
-/// How many pairs of neighbouring keys are looked at.
-const PAIRS: usize = 256;
-
 impl BaseVersion {
-    /// About how many leaves of a table `count` keys lie in, which ascend: those that are there, or would be. Exact for
-    /// few keys.
-    pub fn reached_leaves<'k>(
-        &self,
-        table: u32,
-        keys: impl Iterator<Item = &'k [u8]>,
-        count: usize,
-    ) -> Result<u64> {
+    /// How many leaves of a table these keys lie in, which ascend: those that are there, or would be. Counts no further
+    /// than to one more than `limit`.
+    pub fn reached_leaves(&self, table: u32, keys: &[&[u8]], limit: u64) -> Result<u64> {
         let Some(root) = self.table(table) else { return Ok(0) };
-        let stride = count.div_ceil(PAIRS).max(1);
         let mut path = Path::default();
-        let (mut pairs, mut apart) = (0, 0);
-        let mut before = None;
-        for (i, key) in keys.enumerate() {
-            let begins_pair = i % stride == 0;
-            if !begins_pair && before.is_none() {
-                continue;
-            }
-            let leaf = path.descend(self.store(), root, Towards::Key(key))?;
-            if let Some(before) = before {
-                pairs += 1;
-                apart += u64::from(before != leaf);
-            }
-            before = begins_pair.then_some(leaf);
+        let mut leaf_of = |key: &[u8]| path.descend(self.store(), root, Towards::Key(key));
+        let (mut leaves, mut rest) = (0, keys);
+        while let [first, behind @ ..] = rest
+            && leaves <= limit
+        {
+            leaves += 1;
+            rest = behind_leaf(behind, leaf_of(first)?, &mut leaf_of)?;
         }
-        // As many of all neighbours lie apart as of those.
-        let neighbours = (count as u64).saturating_sub(1);
-        Ok(u64::from(count > 0) + (apart * neighbours).checked_div(pairs).unwrap_or(0))
+        Ok(leaves)
     }
+}
+
+/// The keys behind those that lie in `leaf`, which are the first of `keys`.
+fn behind_leaf<'s, 'k>(
+    keys: &'s [&'k [u8]],
+    leaf: PagePointer,
+    leaf_of: &mut impl FnMut(&[u8]) -> Result<PagePointer>,
+) -> Result<&'s [&'k [u8]]> {
+    // All before `inside` lie in it; the one at `outside` does not, or there is none.
+    let (mut inside, mut outside, mut step) = (0, keys.len(), 1);
+    while inside < outside {
+        // By longer and longer steps, then by halves.
+        let at =
+            if outside == keys.len() { (inside + step - 1).min(outside - 1) } else { (inside + outside) / 2 };
+        match leaf_of(keys[at])? == leaf {
+            true => inside = at + 1,
+            false => outside = at,
+        }
+        step *= 2;
+    }
+    Ok(&keys[inside..])
 }

@@ -67,11 +67,12 @@ impl Engine {
         }
         // At worst each record that waits has a page of its own.
         let mut pages = waiting_records;
-        for (table, count) in writes.tables() {
-            let keys = writes.of_table(table).map(|(key, _)| key);
-            pages += layers.base.reached_leaves(table, keys, count)?;
+        let pages_max = bytes / REWRITTEN_PART / PAGE_BYTES as u64;
+        for (table, _) in writes.tables() {
+            let keys: Vec<&[u8]> = writes.of_table(table).map(|(key, _)| key).collect();
+            pages += layers.base.reached_leaves(table, &keys, pages_max.saturating_sub(pages))?;
         }
-        Ok(pages * PAGE_BYTES as u64 <= bytes / REWRITTEN_PART)
+        Ok(pages <= pages_max)
     }
 
     fn commit_in_bulk(&self, request: Request) -> Result<Committed> {

@@ -301,42 +301,38 @@ fn ranges_keep_to_their_bounds() {
 }
 
 #[test]
-fn the_leaves_that_keys_lie_in_are_counted_or_estimated() {
+fn the_leaves_that_keys_lie_in_are_counted() {
     let mut fixture = Fixture::new();
-    const RECORDS: u64 = 40_000;
+    const RECORDS: u64 = 20_000;
     fixture.update(16, (0..RECORDS).map(|i| (key(2 * i), Some(value(i, 100)))), 0);
     let base = &fixture.base;
-    let leaves_of = |keys: &[u64]| -> std::collections::BTreeSet<u64> {
-        let root = base.table(16).unwrap();
-        let mut path = crate::base::path::Path::default();
-        let mut leaf = |key: &u64| {
-            let towards = crate::base::path::Towards::Key;
-            path.descend(base.store(), root, towards(&super::key(*key))).unwrap().slot
-        };
-        keys.iter().map(&mut leaf).collect()
-    };
-    let reached = |table: u32, keys: &[u64]| {
+    let reached = |table: u32, keys: &[u64], limit: u64| {
         let keys: Vec<Vec<u8>> = keys.iter().map(|i| key(*i)).collect();
-        base.reached_leaves(table, keys.iter().map(|key| &key[..]), keys.len()).unwrap()
+        let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+        base.reached_leaves(table, &keys, limit).unwrap()
     };
-    assert_eq!((reached(16, &[]), reached(17, &[1, 2])), (0, 0));
-    let near = |estimate: u64, keys: &[u64]| {
-        let exact = leaves_of(keys).len() as u64;
-        let wrong = estimate.abs_diff(exact);
-        assert!(wrong <= exact / 4 + 3, "{estimate}, exactly {exact}");
+    let leaves_of = |keys: &[u64]| {
+        let slots: std::collections::BTreeSet<u64> = keys
+            .iter()
+            .map(|i| {
+                let towards = crate::base::path::Towards::Key;
+                let mut path = crate::base::path::Path::default();
+                path.descend(base.store(), base.table(16).unwrap(), towards(&key(*i))).unwrap().slot
+            })
+            .collect();
+        slots.len() as u64
     };
-    for step in [1, 2, 3, 10, 300, 4001] {
-        let keys: Vec<u64> = (0..2 * RECORDS).step_by(step).collect();
-        near(reached(16, &keys), &keys);
-        let few: Vec<u64> = keys.iter().copied().take(256).collect();
-        assert_eq!(reached(16, &few), leaves_of(&few).len() as u64);
-    }
-    // All behind the last one.
-    let behind: Vec<u64> = (3 * RECORDS..4 * RECORDS).collect();
-    assert_eq!(reached(16, &behind), 1);
     let mut random = Random(5);
-    let mut keys: Vec<u64> = (0..10_000).map(|_| random.below(2 * RECORDS)).collect();
-    keys.sort_unstable();
-    keys.dedup();
-    near(reached(16, &keys), &keys);
+    let mut scattered: Vec<u64> = (0..3_000).map(|_| random.below(2 * RECORDS)).collect();
+    scattered.sort_unstable();
+    scattered.dedup();
+    let steps = [1, 2, 3, 10, 300, 4001].map(|step| (0..2 * RECORDS).step_by(step).collect());
+    for keys in steps.into_iter().chain([scattered, vec![], vec![7]]) {
+        let exact = leaves_of(&keys);
+        assert_eq!(reached(16, &keys, u64::MAX), exact);
+        assert_eq!(reached(16, &keys, 5), exact.min(6));
+        assert_eq!(reached(17, &keys, 5), 0);
+    }
+    let behind: Vec<u64> = (3 * RECORDS..4 * RECORDS).collect();
+    assert_eq!(reached(16, &behind, u64::MAX), 1);
 }
