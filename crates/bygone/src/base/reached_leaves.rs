@@ -3,9 +3,9 @@
 //! Owns: the count. Promises: takes time in proportion to the leaves that are counted, hardly to the updates; reads
 //! inner pages only. May call: the page store.
 
+use crate::cache;
 use crate::error::Result;
 
-use super::path::{Path, Towards};
 use super::pointer::PagePointer;
 use super::version::BaseVersion;
 
@@ -14,8 +14,10 @@ impl BaseVersion {
     /// than to one more than `limit`.
     pub fn reached_leaves(&self, table: u32, keys: &[&[u8]], limit: u64) -> Result<u64> {
         let Some(root) = self.table(table) else { return Ok(0) };
-        let mut path = Path::default();
-        let mut leaf_of = |key: &[u8]| path.descend(self.store(), root, Towards::Key(key));
+        let mut leaf_of = |key: &[u8]| {
+            let above = self.above_leaf(root, key, &cache::pin())?.map(|(inner, child)| inner.child(child));
+            Ok(above.unwrap_or(root.root))
+        };
         let (mut leaves, mut rest) = (0, keys);
         while let [first, behind @ ..] = rest
             && leaves <= limit

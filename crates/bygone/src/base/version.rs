@@ -136,21 +136,33 @@ impl BaseVersion {
     /// not have to remember the way.
     #[cold]
     fn load_leaf<'g>(&self, root: &TableRoot, key: &[u8], guard: &'g Guard) -> Result<&'g Page> {
-        let store = &*self.store;
+        match self.above_leaf(root, key, guard)? {
+            Some((inner, child)) => self.store.load_leaf(root, &inner, child, false, guard),
+            None => self.store.load(&root.root, guard),
+        }
+    }
+
+    /// The page above the leaf where a key would be, and which of its children that is; none if the root is a leaf.
+    pub(super) fn above_leaf<'g>(
+        &self,
+        root: &TableRoot,
+        key: &[u8],
+        guard: &'g Guard,
+    ) -> Result<Option<(Inner<'g>, usize)>> {
         let mut pointer = root.root;
         for level in (1..=root.level).rev() {
-            let page = store.page(&pointer, guard)?;
+            let page = self.store.page(&pointer, guard)?;
             if !page::is(page, Kind::Inner, level) {
-                return Err(unexpected_level(store, &pointer));
+                return Err(unexpected_level(&self.store, &pointer));
             }
             let inner = Inner::new(page);
             let child = inner.child_of(key);
             if level == 1 {
-                return store.load_leaf(root, &inner, child, false, guard);
+                return Ok(Some((inner, child)));
             }
             pointer = inner.child(child);
         }
-        store.load(&pointer, guard)
+        Ok(None)
     }
 
     /// A cursor over one table, off the end until it is moved.

@@ -122,6 +122,20 @@ fn the_pages_of_one_value_are_read_at_once() {
     assert!(reads <= 10 + others && pages <= 70 + others, "{reads} reads of {pages} pages, {others} others");
 }
 
+#[test]
+fn counting_leaves_reads_none() {
+    let fixture = large_values(12_000, 1);
+    let keys: Vec<Vec<u8>> = (0..12_000).map(key).collect();
+    let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+    let mut leaves = 0;
+    let (_, pages) = reads(&fixture, || {
+        leaves = fixture.base.reached_leaves(TABLE, &keys, u64::MAX).unwrap() as i64;
+    });
+    let root = *fixture.base.table(TABLE).unwrap();
+    assert_eq!(leaves + pages, (root.pages - root.overflow_pages) as i64);
+    assert!(leaves > 100 && (1..10).contains(&pages), "{leaves} leaves, {pages} pages read");
+}
+
 /// Where the value of a record lies in the file.
 fn find(bytes: &[u8], value: &[u8]) -> usize {
     let pages = bytes.as_chunks::<4096>().0;
