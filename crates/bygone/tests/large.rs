@@ -7,8 +7,9 @@ mod support;
 
 use std::io::ErrorKind;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use bygone::io::SimDisk;
 use bygone::{Db, Durability, Error, Options, Result, Seq, Snapshot, Table, Transaction};
@@ -409,4 +410,65 @@ fn a_power_cut_leaves_the_state_before_or_the_one_behind() {
         }
     }
     assert!(left.iter().all(|count| *count > 0), "before and behind: {left:?}");
+}
+
+/// `cargo test --release -p bygone --test large -- --ignored --nocapture`
+#[test]
+#[ignore = "a measurement, on the disk of the machine"]
+fn how_long_others_wait_for_a_large_commit_is_measured() {
+    const ROUNDS: usize = 7;
+    const RECORD_BYTES: usize = 4000;
+    let way = |large_bytes: usize, memtable_bytes: usize| {
+        let directory = tempfile::tempdir().unwrap();
+        let options = Options::new().durability(Durability::Buffered).memtable_bytes(memtable_bytes);
+        let db = options.open(directory.path().join("db")).unwrap();
+        let (large, small) = (db.table("large").unwrap(), db.table("small").unwrap());
+        let done = AtomicBool::new(false);
+        let (mut times, mut slowest) = (Vec::new(), Vec::new());
+        for round in 0..ROUNDS {
+            let mut tx = db.begin().unwrap();
+            let keys = round * large_bytes / RECORD_BYTES..(round + 1) * large_bytes / RECORD_BYTES;
+            keys.for_each(|key| tx.put(&large, key.to_be_bytes(), vec![1; RECORD_BYTES]).unwrap());
+            done.store(false, Ordering::Relaxed);
+            let waited = thread::scope(|scope| {
+                let beside = scope.spawn(|| {
+                    let mut waited = Duration::ZERO;
+                    let mut keys = 0u64..;
+                    while !done.load(Ordering::Relaxed) {
+                        let begun = Instant::now();
+                        let key = (keys.next().unwrap() % 1000).to_be_bytes();
+                        db.put(&small, key, "small").unwrap();
+                        waited = waited.max(begun.elapsed());
+                    }
+                    waited
+                });
+                thread::sleep(Duration::from_millis(20));
+                let begun = Instant::now();
+                tx.commit().unwrap();
+                times.push(begun.elapsed());
+                done.store(true, Ordering::Relaxed);
+                beside.join().unwrap()
+            });
+            slowest.push(waited);
+        }
+        let begun = Instant::now();
+        db.merge().unwrap();
+        times.sort_unstable();
+        slowest.sort_unstable();
+        println!(
+            "{} MiB, {} of {ROUNDS} straight: commit {:.0?}, slowest beside it {:.0?} (medians), merged after {:.0?}",
+            large_bytes >> 20,
+            db.stats().unwrap().bulk_commits,
+            times[ROUNDS / 2],
+            slowest[ROUNDS / 2],
+            begun.elapsed(),
+        );
+    };
+    for _ in 0..2 {
+        for large_bytes in [16 << 20, 48 << 20] {
+            way(large_bytes, 64 << 20);
+            // So that it is not large.
+            way(large_bytes, 256 << 20);
+        }
+    }
 }
