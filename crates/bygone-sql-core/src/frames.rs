@@ -141,6 +141,7 @@ impl Hasher for PageHasher {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::Random;
 
     fn addresses(frames: &Frames) -> Vec<*const u8> {
         frames.chunks.iter().map(|chunk| chunk.as_ptr()).collect()
@@ -149,25 +150,21 @@ mod tests {
     #[test]
     fn pages_are_what_was_put_last_and_come_in_their_order() {
         let mut frames = Frames::default();
-        let mut state = 7u64;
-        let mut random = move |limit: u64| {
-            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-            (state >> 33) % limit
-        };
+        let mut random = Random(7);
         for page_bytes in [512, 4096, 65_536, 4096] {
             frames.begin(page_bytes);
             assert!(frames.is_empty());
             let mut model = std::collections::BTreeMap::new();
             for step in 0..3000u64 {
-                let page = 1 + random(400) as u32;
+                let page = 1 + random.below(400) as u32;
                 if step % 1000 == 999 {
                     frames.cut(page);
                     model.retain(|other, _| *other <= page);
                 }
-                let bytes = vec![step as u8; random(u64::from(page_bytes) + 1) as usize];
+                let bytes = vec![step as u8; random.below(u64::from(page_bytes) + 1) as usize];
                 frames.put(page, &bytes);
                 model.insert(page, bytes);
-                let page = 1 + random(400) as u32;
+                let page = 1 + random.below(400) as u32;
                 assert_eq!(frames.get(page), model.get(&page).map(Vec::as_slice));
                 assert_eq!(frames.contains(page), model.contains_key(&page));
             }

@@ -21,6 +21,9 @@ mod methods;
 mod moment;
 pub mod pages;
 mod pragmas;
+#[cfg(test)]
+#[path = "../../bygone/tests/support/random.rs"]
+mod random;
 mod repage;
 mod seen;
 mod session;

@@ -89,7 +89,7 @@ impl Path {
         guard: &Guard,
     ) -> Result<()> {
         if let Some(root) = root
-            && !store.is_cached(&parent.child(child))
+            && store.cached(&parent.child(child), guard).is_none()
         {
             store.load_leaf(root, parent, child, onwards, guard)?;
         }

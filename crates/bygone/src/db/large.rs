@@ -68,7 +68,7 @@ impl Engine {
         // At worst each record that waits has a page of its own.
         let mut pages = waiting_records;
         let pages_max = bytes / REWRITTEN_PART / PAGE_BYTES as u64;
-        for (table, _) in writes.tables() {
+        for table in writes.tables() {
             let keys: Vec<&[u8]> = writes.of_table(table).map(|(key, _)| key).collect();
             pages += layers.base.reached_leaves(table, &keys, pages_max.saturating_sub(pages))?;
         }
@@ -82,7 +82,7 @@ impl Engine {
         let writes = request.writes.clone();
         let declaration = request.marks.declaration.clone();
         let (seq, snapshot) = self.bulk_commit_of(request, |bulk| {
-            for (table, _) in writes.tables() {
+            for table in writes.tables() {
                 bulk.apply(table, &mut Sorted(writes.of_table(table).peekable()))?;
             }
             let place = bulk.place;

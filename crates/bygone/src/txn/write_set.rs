@@ -48,11 +48,12 @@ impl Writes {
         one.map(OneWrite::write).into_iter().chain(set.into_iter().flat_map(WriteSet::iter))
     }
 
-    /// The tables written to, each with how many writes it gets.
-    pub fn tables(&self) -> impl Iterator<Item = (u32, usize)> {
+    /// The tables written to.
+    pub fn tables(&self) -> impl Iterator<Item = u32> {
         let (one, set) = self.either();
-        let set = set.into_iter().flat_map(WriteSet::tables).map(|(table, writes)| (table, writes.len()));
-        one.into_iter().map(|one| (one.table, 1)).chain(set)
+        one.into_iter()
+            .map(|one| one.table)
+            .chain(set.into_iter().flat_map(WriteSet::tables).map(|(table, _)| table))
     }
 
     /// The writes to one table as (key, value), sorted.

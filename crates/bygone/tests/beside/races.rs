@@ -1,115 +1,14 @@
 //! What the owner does in the middle of a reader's opening: the disk of the reader lets it.
 
-use std::io::Result;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use bygone::io::{Disk, DiskFile, LockOutcome, OpenMode, SimDisk};
+use bygone::io::SimDisk;
 use bygone::{Db, Durability};
 
+use crate::support::hooked::{Call, Hooked};
 use crate::support::workload::work;
 use crate::support::{Model, PATH, Random, compare, open, options};
-
-/// Called before a reader's calls; may change what it reads.
-type Hook = Box<dyn FnMut(Call<'_>) + Send>;
-
-enum Call<'a> {
-    Open(&'a Path),
-    Write(&'a Path),
-    /// Offset, and what was read.
-    Read(&'a Path, u64, &'a mut [u8]),
-}
-
-#[derive(Clone)]
-struct Hooked {
-    disk: SimDisk,
-    hook: Arc<Mutex<Option<Hook>>>,
-}
-
-impl std::fmt::Debug for Hooked {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.disk.fmt(f)
-    }
-}
-
-#[derive(Debug)]
-struct HookedFile {
-    disk: Hooked,
-    path: std::path::PathBuf,
-    file: Arc<dyn DiskFile>,
-}
-
-impl Hooked {
-    fn call(&self, call: Call<'_>) {
-        // Taken out meanwhile: what the hook does is the owner's, and meets no hook.
-        let hook = self.hook.lock().unwrap().take();
-        if let Some(mut hook) = hook {
-            hook(call);
-            self.hook.lock().unwrap().get_or_insert(hook);
-        }
-    }
-}
-
-impl Disk for Hooked {
-    fn open(&self, path: &Path, mode: OpenMode) -> Result<Arc<dyn DiskFile>> {
-        let file = self.disk.open(path, mode);
-        self.call(Call::Open(path));
-        Ok(Arc::new(HookedFile { disk: self.clone(), path: path.to_owned(), file: file? }))
-    }
-
-    fn create_dir_all(&self, path: &Path) -> Result<()> {
-        self.disk.create_dir_all(path)
-    }
-
-    fn list(&self, dir: &Path) -> Result<Vec<String>> {
-        self.disk.list(dir)
-    }
-
-    fn exists(&self, path: &Path) -> Result<bool> {
-        self.disk.exists(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
-        self.disk.rename(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> Result<()> {
-        self.disk.remove(path)
-    }
-
-    fn sync_dir(&self, dir: &Path) -> Result<()> {
-        self.disk.sync_dir(dir)
-    }
-
-    fn lock(&self, path: &Path, exclusive: bool) -> Result<LockOutcome> {
-        self.disk.lock(path, exclusive)
-    }
-}
-
-impl DiskFile for HookedFile {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
-        self.file.read_at(buffer, offset)?;
-        self.disk.call(Call::Read(&self.path, offset, buffer));
-        Ok(())
-    }
-
-    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        self.disk.call(Call::Write(&self.path));
-        self.file.write_at(bytes, offset)
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.file.sync()
-    }
-
-    fn len(&self) -> Result<u64> {
-        self.file.len()
-    }
-
-    fn set_len(&self, len: u64) -> Result<()> {
-        self.file.set_len(len)
-    }
-}
 
 fn ends_in(path: &Path, extension: &str) -> bool {
     path.extension().is_some_and(|found| found == extension)
@@ -126,7 +25,7 @@ impl Scene {
         let disk = SimDisk::new();
         let (db, mut model) = (open(&disk).unwrap(), Model::new());
         work(&db, &mut model, &mut Random(seed), 100).unwrap();
-        let readers = Hooked { disk, hook: Arc::default() };
+        let readers = Hooked::idle(&disk);
         Scene { owner: Arc::new(Mutex::new((db, model))), readers }
     }
 
@@ -151,12 +50,12 @@ impl Scene {
             work(db, model, &mut Random(times), steps).unwrap();
             db.merge().unwrap();
         };
-        *self.readers.hook.lock().unwrap() = Some(Box::new(hook));
+        self.readers.set(hook);
     }
 
     /// Everything is there that was before a reader began to open, and stays whatever the owner does after.
     fn check(&self, reader: &Db, at_least: u64, context: &str) {
-        *self.readers.hook.lock().unwrap() = None;
+        self.readers.clear();
         let (db, model) = &mut *self.owner.lock().unwrap();
         for _ in 0..4 {
             work(db, model, &mut Random(99), 25).unwrap();
@@ -233,7 +132,7 @@ fn a_log_that_is_recycled_while_it_is_read() {
         put(&owner, 0..400);
         owner.flush().unwrap();
         put(&owner, 400..430);
-        let readers = Hooked { disk, hook: Arc::default() };
+        let readers = Hooked::idle(&disk);
         let mut opened = false;
         let writer = owner.clone();
         let hook = move |call: Call<'_>| {
@@ -244,13 +143,13 @@ fn a_log_that_is_recycled_while_it_is_read() {
                 put(&writer, 430..430 + more);
             }
         };
-        *readers.hook.lock().unwrap() = Some(Box::new(hook));
+        readers.set(hook);
         let reader = options().read_only(true).open_on(Arc::new(readers.clone()), PATH).unwrap();
         let mine = reader.open_table("t").unwrap();
         let found = reader.snapshot().range(&mine, ..).unwrap().count() as u64;
         assert!((430..=430 + more).contains(&found), "{found} of at least 430 and at most {}", 430 + more);
         // The hook has a handle of the owner.
-        *readers.hook.lock().unwrap() = None;
+        readers.clear();
     }
 }
 
@@ -261,7 +160,7 @@ fn a_record_that_is_being_written_is_no_damage() {
     let db = open(&disk).unwrap();
     let table = db.table("t").unwrap();
     (0..60u64).for_each(|n| db.put(&table, n.to_be_bytes(), vec![7; 100]).unwrap());
-    let readers = Hooked { disk, hook: Arc::default() };
+    let readers = Hooked::idle(&disk);
     let mut read = false;
     let hook = move |call: Call<'_>| {
         if let Call::Read(path, offset, buffer) = call
@@ -272,7 +171,7 @@ fn a_record_that_is_being_written_is_no_damage() {
             buffer[3000..].fill(0);
         }
     };
-    *readers.hook.lock().unwrap() = Some(Box::new(hook));
+    readers.set(hook);
     let reader = options().read_only(true).open_on(Arc::new(readers.clone()), PATH).unwrap();
     assert_eq!(reader.snapshot().seq(), db.snapshot().seq());
     // What stays so is damage.
@@ -285,7 +184,7 @@ fn a_record_that_is_being_written_is_no_damage() {
             *byte ^= 1;
         }
     };
-    *readers.hook.lock().unwrap() = Some(Box::new(damage));
+    readers.set(damage);
     let opened = options().read_only(true).open_on(Arc::new(readers), PATH);
     assert!(matches!(opened, Err(bygone::Error::Corruption { .. })), "{opened:?}");
 }

@@ -6,39 +6,66 @@
 
 use std::fmt;
 use std::io::Result;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 use bygone::io::{Disk, DiskFile, LockOutcome, Mapping, OpenMode, SimDisk};
 
 /// What a hook is told of.
-#[derive(Clone, Copy, Debug)]
 pub enum Call<'c> {
-    /// A file is about to be opened, or made.
+    /// A file was opened or made, or could not be.
     Open(&'c Path),
     /// A lock is about to be asked for.
     Lock,
+    /// A file is about to be written.
+    Write(&'c Path),
+    /// A file was read: from where, and what, which may be changed.
+    Read(&'c Path, u64, &'c mut [u8]),
     /// A sync of a file has done its work, but has not returned yet.
     Synced,
 }
 
-type Hook = Arc<dyn Fn(Call<'_>) + Send + Sync>;
+type Hook = Box<dyn FnMut(Call<'_>) + Send>;
 
 #[derive(Clone)]
 pub struct Hooked {
     disk: SimDisk,
-    hook: Hook,
+    hook: Arc<Mutex<Option<Hook>>>,
     /// Whether a file may have two names.
     links: bool,
 }
 
 impl Hooked {
-    pub fn new(disk: &SimDisk, hook: impl Fn(Call<'_>) + Send + Sync + 'static) -> Hooked {
-        Hooked { disk: disk.clone(), hook: Arc::new(hook), links: true }
+    pub fn new(disk: &SimDisk, hook: impl FnMut(Call<'_>) + Send + 'static) -> Hooked {
+        let hooked = Hooked::idle(disk);
+        hooked.set(hook);
+        hooked
+    }
+
+    /// With no hook yet.
+    pub fn idle(disk: &SimDisk) -> Hooked {
+        Hooked { disk: disk.clone(), hook: Arc::default(), links: true }
     }
 
     pub fn without_links(self) -> Hooked {
         Hooked { links: false, ..self }
+    }
+
+    pub fn set(&self, hook: impl FnMut(Call<'_>) + Send + 'static) {
+        *self.hook.lock().unwrap() = Some(Box::new(hook));
+    }
+
+    pub fn clear(&self) {
+        *self.hook.lock().unwrap() = None;
+    }
+
+    fn call(&self, call: Call<'_>) {
+        // Taken out meanwhile: what the hook itself does meets no hook.
+        let hook = self.hook.lock().unwrap().take();
+        if let Some(mut hook) = hook {
+            hook(call);
+            self.hook.lock().unwrap().get_or_insert(hook);
+        }
     }
 }
 
@@ -50,8 +77,9 @@ impl fmt::Debug for Hooked {
 
 impl Disk for Hooked {
     fn open(&self, path: &Path, mode: OpenMode) -> Result<Arc<dyn DiskFile>> {
-        (self.hook)(Call::Open(path));
-        Ok(Arc::new(HookedFile { file: self.disk.open(path, mode)?, hook: self.hook.clone() }))
+        let file = self.disk.open(path, mode);
+        self.call(Call::Open(path));
+        Ok(Arc::new(HookedFile { disk: self.clone(), path: path.to_owned(), file: file? }))
     }
     fn create_dir_all(&self, path: &Path) -> Result<()> {
         self.disk.create_dir_all(path)
@@ -75,14 +103,15 @@ impl Disk for Hooked {
         self.disk.sync_dir(dir)
     }
     fn lock(&self, path: &Path, exclusive: bool) -> Result<LockOutcome> {
-        (self.hook)(Call::Lock);
+        self.call(Call::Lock);
         self.disk.lock(path, exclusive)
     }
 }
 
 struct HookedFile {
+    disk: Hooked,
+    path: PathBuf,
     file: Arc<dyn DiskFile>,
-    hook: Hook,
 }
 
 impl fmt::Debug for HookedFile {
@@ -93,14 +122,17 @@ impl fmt::Debug for HookedFile {
 
 impl DiskFile for HookedFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
-        self.file.read_at(buffer, offset)
+        self.file.read_at(buffer, offset)?;
+        self.disk.call(Call::Read(&self.path, offset, buffer));
+        Ok(())
     }
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        self.disk.call(Call::Write(&self.path));
         self.file.write_at(bytes, offset)
     }
     fn sync(&self) -> Result<()> {
         self.file.sync()?;
-        (self.hook)(Call::Synced);
+        self.disk.call(Call::Synced);
         Ok(())
     }
     fn len(&self) -> Result<u64> {
